@@ -22,7 +22,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi, Reply
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
-from gpushare_cli import arguments, holders, inspect_command, reading, yamls
+from gpushare_cli import arguments, holders, inspect_command, reading, usage, yamls
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import OK, UNLIMITED, Streams
 from gpushare_cli.doctor import command as doctor
@@ -30,7 +30,7 @@ from gpushare_cli.doctor.snapshot import Snapshot, Unreadable, take
 
 _LINES: Final = 2_000
 _BYTES: Final = 2**20
-_LOG_S: Final = 20.0
+_ONE_S: Final = 20.0  # for the logs of a container, or a page of metrics
 _ALL_BYTES: Final = 64 * 2**20  # of all logs, after which no more are read; and so long
 _ALL_S: Final = 300.0
 Object = Mapping[str, Any]
@@ -160,13 +160,14 @@ def run(api: KubeApi, streams: Streams, options: Options, clock: Clock) -> int:
     parts = [getattr(taken, name) for name in taken.__slots__]
     missing = [f"{part.what}: {part.error}" for part in parts if isinstance(part, Unreadable)]
     files = dict(_files(taken, _events(api, missing)))
-    if options.logs > 0:
-        files.update(_all_logs(api, _own_pods(taken), options.logs, missing, clock))
+    files.update(_told_by_pods(api, _own_pods(taken), options.logs, missing, clock))
     files["not-read.txt"] = "".join(f"{line}\n" for line in map(cleaned, missing))
     path = Path(options.file or f"gpushare-report-{clock.now():%Y%m%d-%H%M%S}.tar.gz").expanduser()
     _write(path, _packed(files, clock.now()))
     streams.out.write(f"{path}\n")
     streams.note(*(f"not in the report: {line}" for line in missing))
+    if isinstance(taken.nodes, Unreadable) and isinstance(taken.pods, Unreadable):
+        streams.note("the report is nearly empty: you may read neither nodes nor pods; ask an administrator for one")
     return OK
 
 
@@ -181,7 +182,7 @@ def _events(api: KubeApi, missing: list[str]) -> list[JsonObject]:
         return []
 
 
-def _all_logs(
+def _told_by_pods(
     api: KubeApi, pods: Sequence[JsonObject], lines: int, missing: list[str], clock: Clock
 ) -> Mapping[str, str]:
     """Those of pods that are not ready first: of a large cluster not all are read."""
@@ -191,9 +192,10 @@ def _all_logs(
         size = sum(map(len, files.values()))
         if size >= _ALL_BYTES or clock.monotonic() - began >= _ALL_S:
             limit = f"{_ALL_BYTES // 2**20} MiB" if size >= _ALL_BYTES else f"{_ALL_S:.0f} s"
-            missing.append(f"logs of {len(pods) - done} pods, after {limit} of others'")
+            missing.append(f"logs and metrics of {len(pods) - done} pods, after {limit} of others'")
             break
-        files.update(_logs(api, pod, lines))
+        files.update(_logs(api, pod, lines) if lines else ())
+        files.update(_metrics(api, pod))
     return files
 
 
@@ -210,13 +212,25 @@ def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]
         for kind, previous in (("", "false"), (".previous", "true")):
             query = f"container={container['name']}&tailLines={lines}&limitBytes={_BYTES}&previous={previous}"
             try:
-                reply = api.ask(f"{kube.pod_path(namespace, name, 'log')}?{query}", timeout_s=_LOG_S)
+                reply = api.ask(f"{kube.pod_path(namespace, name, 'log')}?{query}", timeout_s=_ONE_S)
             except kube.KubeError as error:
                 text = "" if previous == "true" else f"not read: {error}\n"
             else:
                 text = reply.text if reply.is_good else ""
             if text:
                 yield f"logs/{name}/{container['name']}{kind}.log", cleaned(text)
+
+
+def _metrics(api: KubeApi, pod: JsonObject) -> Iterator[tuple[str, str]]:
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    try:
+        if not (port := usage.metrics_port(pod)):
+            return
+        reply = api.ask(kube.pod_path(namespace, f"{name}:{port}", "proxy/metrics"), timeout_s=_ONE_S)
+        text = reply.text if reply.is_good else f"not read: {reply.brief}\n"
+    except (kube.KubeError, WireError) as error:
+        text = f"not read: {error}\n"
+    yield f"metrics/{name}.txt", cleaned(text)
 
 
 def _packed(files: Mapping[str, str], at: datetime) -> bytes:

@@ -135,11 +135,12 @@ def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
     return {
         node: kube.pod_path(namespace, f"{pods_wire.ref(pod).name}:{port}", "proxy/metrics")
         for pod in pods
-        if (node := pods_wire.node_of(pod)) is not None and (port := _port(pod))
+        if (node := pods_wire.node_of(pod)) is not None and (port := metrics_port(pod))
     }
 
 
-def _port(pod: JsonObject) -> int:
+def metrics_port(pod: JsonObject) -> int:
+    """0 if it has none."""
     containers = pods_wire.containers(pod)
     ports = (port for path, _, container in containers for port in fields.objects(container, "ports", path))
     return next((fields.integer(port, "containerPort", "port") for port in ports if port.get("name") == "metrics"), 0)

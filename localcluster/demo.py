@@ -129,6 +129,8 @@ Try next:
 
   kubectl inspect gpushare -d
   gpushare explain gpu-share-pod1
+  gpushare top
+  gpushare dashboard
   gpushare doctor
   kubectl logs gpu-share-pod1
   kubectl delete pod gpu-share-pod1

@@ -114,6 +114,12 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     query = f"container={container}&tailLines=5&limitBytes=1048576&previous="
     api.replies[f"{path}?{query}false"] = Reply(status=200, text="started\nAuthorization: Bearer abc.def\n")
     api.replies[f"{path}?{query}true"] = Reply(status=400, text="previous terminated container not found")
+    pods = [each["metadata"]["name"] for each in api.objects(f"/api/v1/namespaces/{NS}/pods")]
+    plugin, gone = (each for each in pods if each.startswith(names.PLUGIN))
+    for each in plugin, gone:
+        ports = [{"name": "metrics", "containerPort": 12347}]
+        world.put("Pod", each, "spec", "containers", 0, "ports", value=ports)(api)
+    api.replies[kube.pod_path(NS, f"{plugin}:12347", "proxy/metrics")] = Reply(status=200, text="gpu_granted 3\n")
     world.edit(api, "ConfigMap", names.SCHEDULER, lambda each: each["data"].update({"policy.cfg": "{}"}))
 
     code, files, err = made(api, tmp_path, logs=5)
@@ -123,6 +129,9 @@ def test_it_has_what_helps(tmp_path: Path) -> None:
     assert (code, err, files["README.txt"][:9]) == (0, "", "A report ")
     assert files[f"logs/{name}/{container}.log"] == "started\nAuthorization: Bearer (hidden)\n"
     assert f"logs/{name}/{container}.previous.log" not in files
+    assert files[f"metrics/{plugin}.txt"] == "gpu_granted 3\n"
+    assert files[f"metrics/{gone}.txt"].startswith("not read: ")
+    assert {f"metrics/{names.WEBHOOK}.txt", f"metrics/{names.CONTROLLER}.txt"} <= {*files}
     assert [each["message"] for each in yaml.safe_load_all(files["events.yaml"])] == ["needs 20 GiB on one GPU"]
     assert json.loads(files["about.json"])["server"] == "1.30"
     assert json.loads(files["doctor.json"])["findings"] == []
@@ -151,6 +160,14 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_written(tmp_path: Path) ->
     assert not [name for name in files if name.startswith("logs/")]
 
 
+def test_who_may_read_nearly_nothing_is_told_so(tmp_path: Path) -> None:
+    api = world.healthy()
+    api.fail_next(lambda call: call.path in {"/api/v1/nodes", "/api/v1/pods"}, kube.ForbiddenError("no"), times=99)
+    code, _, err = made(api, tmp_path, logs=0)
+    assert code == 0
+    assert err.splitlines()[-1].startswith("note: the report is nearly empty: you may read neither nodes nor pods")
+
+
 def test_of_many_pods_the_logs_of_those_that_are_not_ready_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +185,7 @@ def test_of_many_pods_the_logs_of_those_that_are_not_ready_come_first(
         of = {name.split("/")[1] for name in files if name.startswith("logs/")}
         read = [last] if limit == "_ALL_BYTES" else []
         assert sorted(of) == read
-        left_out = f"logs of {len(here) - len(read)} pods, after {said} of others'"
+        left_out = f"logs and metrics of {len(here) - len(read)} pods, after {said} of others'"
         assert (f"note: not in the report: {left_out}" in err, files["not-read.txt"]) == (True, f"{left_out}\n")
 
 
