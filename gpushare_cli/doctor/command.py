@@ -105,12 +105,18 @@ class Result:
 
     @property
     def severity(self) -> Severity:
-        return max((each.severity for each in self.findings), default=Severity.OK)
+        return max((each.severity for each in self.findings), default=Severity.INFO)
 
     @property
     def passed(self) -> bool:
         """It was done and found nothing that should be fixed."""
-        return not self.skipped and self.severity is Severity.OK
+        return not self.skipped and self.severity is Severity.INFO
+
+    @property
+    def word(self) -> str:
+        if self.skipped and not self.findings:
+            return "skipped"
+        return "ok" if self.severity is Severity.INFO else self.severity.word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +211,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "id": result.check.id,
                 "area": result.check.area,
                 "meaning": result.check.meaning,
-                "result": "skipped" if result.skipped and not result.findings else result.severity.word,
+                "result": result.word,
                 "skipped": result.skipped,
             }
             for result in diagnosis.results

@@ -33,7 +33,7 @@ _PORTS: Final = {names.WEBHOOK: f"8443:{WEBHOOK_PORT}", names.CONTROLLER: f"{CON
 
 
 class Severity(IntEnum):
-    OK = 0  # an intentional setting
+    INFO = 0  # an intentional setting
     WARNING = 1  # it works, but not as it should, or not for every pod; or it could not be seen
     ERROR = 2  # pods that ask for GPUs will not run, or GPUs are handed out twice
 
@@ -53,7 +53,7 @@ class Finding:
 Make = Callable[[str, str, str], Finding]
 error: Final = partial(Finding, Severity.ERROR)
 warning: Final = partial(Finding, Severity.WARNING)
-note: Final = partial(Finding, Severity.OK)
+note: Final = partial(Finding, Severity.INFO)
 
 
 class NothingToCheckError(GpuShareError):

@@ -240,11 +240,11 @@ def test_one_that_needs_every_gpu_and_gets_none_is_named_with_the_fix(spec: Mapp
 def test_one_in_a_namespace_that_is_left_alone_gets_them(version: str) -> None:
     assert [
         line.split()[:2] for line in lines(daemonset(**UNDER_NVIDIA), version, **{names.LABEL_ISOLATION: "disabled"})
-    ] == [["ok", "isolation-exceptions"]]
+    ] == [["info", "isolation-exceptions"]]
     assert not any("gpu-addons" in line for line in lines(daemonset("kube-system", **UNDER_NVIDIA), version))
     for namespace in names.ADDON_NAMESPACES:
         [line] = lines(daemonset(namespace, **UNDER_NVIDIA), version)
-        assert line.startswith(f"ok isolation-exceptions namespace/{namespace} | its name excludes it")
+        assert line.startswith(f"info isolation-exceptions namespace/{namespace} | its name excludes it")
 
 
 @pytest.mark.parametrize(

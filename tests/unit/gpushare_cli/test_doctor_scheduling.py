@@ -191,7 +191,7 @@ def test_another_scheduler_is_pointed_at(name: str, shown: str) -> None:
         missing(kind, names.SCHEDULER)(api)
     found = world.diagnosis(api)
     assert list(world.formatted(found)) == [
-        f"ok scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose file cannot be read"
+        f"info scheduler-running configmap/{NS}/gpushare-config | GPU pods go to {shown}, whose file cannot be read"
         " through the API server | compare it with: gpushare scheduler-config --server-version 1.30"
         f" --scheduler-name '{name}'"
     ]
