@@ -15,6 +15,7 @@ import controller.settings
 import deviceplugin.mps
 import deviceplugin.settings
 import webhook.settings
+from gpushare.model.gpu import Limit
 from gpushare.model.request import Policy
 from gpushare.runtime import options
 
@@ -53,6 +54,12 @@ STRING: Final[Json] = {"type": "string"}
 OBJECT: Final[Json] = {"type": "object"}
 STRINGS: Final[Json] = {"type": "object", "additionalProperties": STRING}
 NAME: Final[Json] = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253}
+REFERENCE: Final[Json] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": NAME},
+    "additionalProperties": False,
+}
 NAMES: Final[Json] = {"type": "array", "items": NAME, "uniqueItems": True}
 COUNT: Final[Json] = {"type": "integer", "minimum": 1}
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -70,6 +77,14 @@ def pattern(text: str) -> Json:
 
 
 MEMORY_UNIT: Final[Json] = pattern("^([1-9][0-9]*)?(MiB|GiB)$")
+_FACTOR: Final = r"\s*[0-9]+(\.[0-9]+)?\s*"
+_LIMIT: Final = rf"\s*({'|'.join(limit.value for limit in Limit if limit is not Limit.WATCHDOG)})\s*"
+PATTERNS: Final[Mapping[str, str]] = {
+    "unified_memory": "^[0-9]+(Mi|Gi|Ti)?$",
+    "oversubscription": rf"^({_FACTOR}|[^,=]+={_FACTOR})(,[^,=]+={_FACTOR})*$",
+    "limits": f"^(auto|{_LIMIT}(,{_LIMIT})*)$",
+}
+"""Of settings by their field: the program ends with what they do not match."""
 EMPTY_OR_NAME: Final[Json] = pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")
 COMMON: Final[Mapping[str, Json]] = {
     "replicas": COUNT,
@@ -98,7 +113,7 @@ RULES: Final[Mapping[str, Json]] = {
     **{f"monitoring.{kind}.labels": STRINGS for kind in ("podMonitor", "serviceMonitor", "rules", "dashboards")},
     "kubeVersion": pattern(r"^(v?1\.(2[0-9]|[3-9][0-9])\.[0-9]+.*)?$"),
     "image.pullPolicy": enum("", "Always", "IfNotPresent", "Never"),
-    "imagePullSecrets": NAMES,
+    "imagePullSecrets": {"type": "array", "items": {"oneOf": [NAME, REFERENCE]}, "uniqueItems": True},
     "gpus": enum("nvidia", "simulated"),
     "settings.memoryUnit": MEMORY_UNIT,
     "settings.logLevel": enum(*LEVELS),
@@ -194,8 +209,8 @@ def setting_schema(field: "dataclasses.Field[Any]") -> Json:
     """What may be written for a setting."""
     if field.name in WORDS:
         return enum(*WORDS[field.name])
-    if field.name == "unified_memory":
-        return pattern("^[0-9]+(Mi|Gi|Ti)?$")
+    if field.name in PATTERNS:
+        return pattern(PATTERNS[field.name])
     match field.default:
         case bool():
             return {"type": "boolean"}

@@ -14,7 +14,7 @@ import gpushare
 from gpushare import names
 from gpushare.runtime import options
 from release.pages import chart
-from release.pages.chart import FIXED, SETTINGS, SHARED, WORDS, camel
+from release.pages.chart import FIXED, PATTERNS, SETTINGS, SHARED, WORDS, camel
 from testing.manifests import helm, tree
 from testing.manifests.helm import BASE, objects, pod, variables
 from testing.manifests.tree import SERVERS, Json
@@ -67,17 +67,34 @@ def test_the_words_of_a_setting_are_those_that_it_takes(name: str) -> None:
             field.metadata["parse"]("other")
 
 
+@pytest.mark.parametrize("name", ["limits", "oversubscription"])
+def test_the_chart_takes_of_a_setting_what_the_program_takes(name: str) -> None:
+    [field] = [field for field in dataclasses.fields(SETTINGS["devicePlugin"]) if field.name == name]
+    taken = {
+        "limits": ["auto", "cgroup", "mig, hami-core,advisory", "mps,cgroup"],
+        "oversubscription": ["1", "1.5", "T4=1.25", "1, Tesla T4=1.5,A100-SXM4-80GB=2", " 2 "],
+    }
+    refused = {"limits": ["", "none", "auto,mps", "mps,"], "oversubscription": ["", "abc", "T4", "1,2", "T4=", "-1"]}
+    for text in taken[name]:
+        assert re.search(PATTERNS[name], text)
+        field.metadata["parse"](text)
+    for text in refused[name]:
+        assert not re.search(PATTERNS[name], text)
+        with pytest.raises(ValueError, match="write"):
+            field.metadata["parse"](text)
+
+
 def test_images_come_from_the_registry_that_is_named() -> None:
     digest = f"sha256:{'0' * 64}"
     ours = {"registry": "registry.example.com:5000", "pullPolicy": "Always"}
     theirs = {"registry": "mirror.example.com", "digest": digest}
     more: Json = {"limits": {"mps": True}, "dashboard": {"enabled": True}}
-    found = objects(image=ours, imagePullSecrets=["one"], scheduler={"image": theirs}, **more)
+    found = objects(image=ours, imagePullSecrets=["one", {"name": "two"}], scheduler={"image": theirs}, **more)
     images = {name: spec["containers"][0]["image"] for name, spec in tree.workloads(found)}
     assert images.pop(names.SCHEDULER) == f"mirror.example.com/kube-scheduler@{digest}"
     assert set(images.values()) == {f"registry.example.com:5000/gpushare:{gpushare.__version__}"}
     for _, spec in tree.workloads(found):
-        assert spec["imagePullSecrets"] == [{"name": "one"}]
+        assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
         assert spec["containers"][0]["imagePullPolicy"] == "Always"
 
 
@@ -189,7 +206,7 @@ WRONG: list[tuple[str, Json]] = [
     ("/image/tag", {"image": {"tag": "not a tag"}}),
     ("/image/digest", {"image": {"digest": "sha256:abc"}}),
     ("'tags'", {"image": {"tags": "0.1.0"}}),
-    ("/imagePullSecrets/0", {"imagePullSecrets": [{"name": "secret"}]}),
+    ("/imagePullSecrets/0", {"imagePullSecrets": [{"secret": "name"}]}),
     ("/gpus", {"gpus": "amd"}),
     ("/simulatedGpus", {"simulatedGpus": []}),
     ("/wholeGpus", {"wholeGpus": "yes"}),
@@ -214,6 +231,10 @@ WRONG: list[tuple[str, Json]] = [
     ("'port'", {"controller": {"settings": {"port": 80}}}),
     ("'cpu'", {"controller": {"resources": {"cpu": 1}}}),
     ("/devicePlugin/kubeletDirectory", {"devicePlugin": {"kubeletDirectory": "var/lib/kubelet"}}),
+    ("/devicePlugin/settings/limits", {"devicePlugin": {"settings": {"limits": "none"}}}),
+    ("/devicePlugin/settings/limits", {"devicePlugin": {"settings": {"limits": "cgroup,watchdog"}}}),
+    ("/devicePlugin/settings/oversubscription", {"devicePlugin": {"settings": {"oversubscription": "abc"}}}),
+    ("/devicePlugin/settings/oversubscription", {"devicePlugin": {"settings": {"oversubscription": "T4=1,2"}}}),
     ("/devicePlugin/settings/handOver", {"devicePlugin": {"settings": {"handOver": "nri"}}}),
     ("/devicePlugin/env/0", {"devicePlugin": {"env": ["HTTP_PROXY"]}}),
     ("'devicePlugins'", {"devicePlugins": {}}),

@@ -36,7 +36,7 @@ helm.sh/chart: {{ $chart.Chart.Name }}-{{ $chart.Chart.Version }}
 {{- with $chart.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
   {{- end }}
 {{- end }}
 {{- with $values.priorityClassName }}
