@@ -44,6 +44,11 @@ _SEVERAL: Final = (
 _COUNTED: Final = {names.GPU_MEM: "units", names.GPU_PERCENT: "per cent", names.GPU_CORE: "per cent", names.GPU: "GPUs"}
 _COMPARED: Final = 64  # most resources of a pod that are compared with ours: a pod may carry hundreds of thousands
 _DOMAINS: Final = ("aliyun.com", "nano-gpu", names.DOMAIN)
+_OF_HAMI: Final = {
+    "nvidia.com/gpumem": f"{names.GPU_MEM} in {{unit}}, where HAMi counts MiB",
+    "nvidia.com/gpumem-percentage": names.GPU_PERCENT,
+    "nvidia.com/gpucores": names.GPU_CORE,
+}
 _LONGEST: Final = 63 + 1 + 63  # a name after the slash, and a domain that is worth comparing
 _NEAR: Final = 0.6  # of 1: `gpu` and `gpu-mem`
 _NEAR_DOMAIN: Final = 0.8  # `alyun.com`, `nanogpu`
@@ -96,6 +101,8 @@ def counted(request: ContainerRequest, unit: MemoryUnit) -> tuple[str, int]:
 
 def meant(resource: str, resource_config: ResourceConfig) -> str | None:
     """The resource of ours that an author probably meant; None if it is one of ours, or nothing like it."""
+    if (of_hami := _OF_HAMI.get(resource)) is not None:
+        return of_hami.format(unit=resource_config.unit.name)
     ours = (*resource_config.resources, names.GPU_CORE)
     domain, slash, name = resource.lower().partition("/")
     if not slash or len(resource) > _LONGEST or resource in {*ours, names.GPU_COUNT}:

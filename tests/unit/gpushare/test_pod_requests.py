@@ -185,6 +185,9 @@ def test_memory_is_held_until_the_containers_have_ended(status: dict[str, Any] |
         ),
         ("aliyun.com/gpu-core-percentage", names.GPU_CORE),
         ("nano-gpu/gpu-memory", names.GPU_MEM),
+        ("nvidia.com/gpumem", "aliyun.com/gpu-mem in GiB, where HAMi counts MiB"),
+        ("nvidia.com/gpumem-percentage", names.GPU_PERCENT),
+        ("nvidia.com/gpucores", names.GPU_CORE),
     ],
 )
 def test_the_nearest_of_ours_is_meant(resource: str, meant: str) -> None:
@@ -195,7 +198,7 @@ def test_what_is_ours_or_somebody_elses_means_what_it_says() -> None:
     for resource in [
         *(names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU_COUNT, "cpu", "memory", "hugepages-2Mi", ""),
         *("aliyun.com/eni", "aliyun.com/rdma", "aliyun.com/ppu", "nano-gpu/x", "aliyun.com/", "nvidia.com/gpu"),
-        *("nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/mig-1g.5gb", "volcano.sh/gpu-memory", "amd.com/gpu"),
+        *("nvidia.com/gpumem-x", "nvidia.com/mig-1g.5gb", "volcano.sh/gpu-memory", "amd.com/gpu"),
         *("tencent.com/vcuda-core", "aliyun.com/gpu-mem" + "x" * 200),
     ]:
         assert requests.meant(resource, SHARED) is None

@@ -107,7 +107,11 @@ def test_a_name_that_is_too_long_for_kubernetes_is_compared_with_nothing() -> No
 
 @pytest.mark.parametrize(
     ("resource", "meant"),
-    [("aliyun.com/gpu-memory", "aliyun.com/gpu-mem"), ("nano-gpu/gpu-percentage", "nano-gpu/gpu-percent")],
+    [
+        ("aliyun.com/gpu-memory", "aliyun.com/gpu-mem"),
+        ("nano-gpu/gpu-percentage", "nano-gpu/gpu-percent"),
+        ("nvidia.com/gpumem", "aliyun.com/gpu-mem in GiB, where HAMi counts MiB"),
+    ],
 )
 def test_the_author_of_a_misspelt_resource_is_told_what_was_meant(resource: str, meant: str) -> None:
     text = f"container a: gpushare does not know {resource} and gives no GPU for it; do you mean {meant}?"
