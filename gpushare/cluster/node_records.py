@@ -179,7 +179,7 @@ def gpu_names(gpu: Gpu) -> set[str]:
 
 
 def gpus_named(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
-    """GPUs that a name stands for: several for the number of a partitioned GPU. Raises UnknownGpuError: there is none."""
+    """GPUs that a name stands for: several for the number of a partitioned GPU. Raises UnknownGpuError."""
     found = tuple(gpu for gpu in inventory.gpus if name in gpu_names(gpu))
     if not found:
         there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.gpus) or "none"

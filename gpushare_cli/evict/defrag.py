@@ -28,7 +28,11 @@ _BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     pod: Target | None = argument(
-        type=Target.parse, nargs="?", default=None, metavar="POD", help="one that waits: NAME, NAMESPACE/NAME, or KIND/NAME of its workload"
+        type=Target.parse,
+        nargs="?",
+        default=None,
+        metavar="POD",
+        help="one that waits: NAME, NAMESPACE/NAME, or KIND/NAME of its workload",
     )
     file: str = argument(
         "-f", "--file", metavar="FILE", help="its manifest instead, before it is created; - for the standard input"
