@@ -45,7 +45,7 @@ FIRST: Final = (  # examples of `gpushare` itself
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return _run(command_line(), argv)
+    return _run(command_line(), (sys.argv[1:] if argv is None else argv) or ["--help"])
 
 
 def inspect_main(argv: Sequence[str] | None = None) -> int:
@@ -61,13 +61,7 @@ def command_line() -> argparse.ArgumentParser:
     exit_codes = f"{inspect_command.COMMAND.exit_codes} Some commands have others: see their help."
     arguments.describe(parser, what, FIRST, exit_codes)
     arguments.add_version(parser)
-
-    def show_help(_: Call) -> int:
-        parser.print_help()
-        return console.OK
-
-    parser.set_defaults(run=show_help)
-    below = parser.add_subparsers(title="commands", metavar="COMMAND")
+    below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.describe(below.add_parser(command.name, help=command.what))
     return parser

@@ -140,9 +140,8 @@ def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
 
 
 def metrics_port(pod: JsonObject) -> int:
-    """0 if it has none."""
-    containers = pods_wire.containers(pod)
-    ports = (port for path, _, container in containers for port in fields.objects(container, "ports", path))
+    every = pods_wire.containers(pod)
+    ports = (port for path, _, container in every for port in fields.objects(container, "ports", path))
     return next((fields.integer(port, "containerPort", "port") for port in ports if port.get("name") == "metrics"), 0)
 
 

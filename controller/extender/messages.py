@@ -53,8 +53,7 @@ class NodeList(NodeNames):
     def priorities(self, scores: NDArray[np.uint8]) -> bytes:
         """A HostPriorityList of scores from 0 to 10 in the order of the names, without the nodes of the lowest one.
 
-        kube-scheduler adds these scores to others, so that only their distances count, and has 0 for a node that is not
-        in the list. Most nodes are often alike, and it takes longer to read the list than this process to write it.
+        kube-scheduler sums scores up: only distances count, a missing node has 0, and long lists take it long to read.
         """
         above = scores - scores.min(initial=BEST)
         places = above.nonzero()[0]

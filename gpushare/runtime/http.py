@@ -319,8 +319,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def writable(self) -> bool:
         """Unlike waitress's, not while a thread answers, which sends by itself: the main loop would run in circles."""
-        sends = self.requests and self.total_outbufs_len <= _UNSENT and not self.will_close
-        return not sends and bool(super().writable())
+        return bool(super().writable() and (self.will_close or not self.requests or self.total_outbufs_len > _UNSENT))
 
     def readable(self) -> bool:
         if self._behind and super().readable():

@@ -112,12 +112,6 @@ class Result:
         """It was done and found nothing that should be fixed."""
         return not self.skipped and self.severity is Severity.INFO
 
-    @property
-    def word(self) -> str:
-        if self.skipped and not self.findings:
-            return "skipped"
-        return "ok" if self.severity is Severity.INFO else self.severity.word
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
@@ -211,7 +205,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "id": result.check.id,
                 "area": result.check.area,
                 "meaning": result.check.meaning,
-                "result": result.word,
+                "result": "ok" if result.passed else result.severity.word if result.findings else "skipped",
                 "skipped": result.skipped,
             }
             for result in diagnosis.results

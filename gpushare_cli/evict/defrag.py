@@ -28,11 +28,7 @@ _BUDGET_S: Final = 5.0  # between two tries to evict a pod, before each of which
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     pod: Target | None = argument(
-        type=Target.parse,
-        nargs="?",
-        default=None,
-        metavar="POD",
-        help="one that waits: NAME, NAMESPACE/NAME, or KIND/NAME of its workload",
+        type=Target.parse, nargs="?", default=None, metavar="POD", help="NAME, NAMESPACE/NAME or KIND/NAME that waits"
     )
     file: str = argument(
         "-f", "--file", metavar="FILE", help="its manifest instead, before it is created; - for the standard input"
@@ -57,8 +53,7 @@ def run(
     try:
         asked = _asked(api, options, namespace, stdin)
     except kube.NotFoundError:
-        named = f"{options.pod.kind} {options.pod.name}" if options.pod else options.file
-        return streams.error(f"there is no {named}")
+        return streams.error(f"there is no {f'{options.pod.kind} {options.pod.name}' if options.pod else options.file}")
     found = evictable.look(api, asked)
     streams.note(*found.notes)
     plan = found.plan

@@ -65,8 +65,7 @@ def write(api: KubeApi, node: str, change: Change) -> bool:
 
 def inventory_of(record: NodeRecord) -> NodeInventory:
     if record.inventory is None:
-        reports = record.problem or "reports no GPUs: it shares none, or its device plugin has left"
-        raise UnknownGpuError(f"node {record.name} {reports}")
+        raise UnknownGpuError(f"node {record.name} {record.problem or 'reports no GPUs: no device plugin runs there'}")
     return record.inventory
 
 
