@@ -128,8 +128,9 @@ class _Endpoint:
         except Exception:  # noqa: BLE001 - a request's edge: the caller gets a message, the log the stack
             self._log("admission failed", request, level=logging.ERROR)
             return _error(500, "the webhook failed; its log says why"), Outcome.FAILED
-        self._log("mutated", request, warnings=len(decision.warnings))
-        return _json(200, answer), Outcome.MUTATED
+        outcome = Outcome.MUTATED if "patch" in answer["response"] else Outcome.UNTOUCHED
+        self._log("admitted" if outcome is Outcome.UNTOUCHED else "mutated", request, warnings=len(decision.warnings))
+        return _json(200, answer), outcome
 
     def _log(self, event: str, request: Review, *, level: int = logging.INFO, **more: object) -> None:
         logs.event(

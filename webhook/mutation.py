@@ -47,7 +47,7 @@ class Patched:
 
 
 def decide(request: Review, rules: Rules) -> Patched | None:
-    """For the mutating webhooks. None: the object is admitted as it is, like all that they are not made for.
+    """For the mutating webhooks. None: it is admitted as it is without a word, like all that they are not made for.
 
     Raises InvalidRequestError: it is refused; UnknownRuntimeClassError: the client has to try again.
     """
@@ -148,7 +148,8 @@ def _other_pod(created: JsonObject, pod: JsonObject, rules: Rules) -> Patched | 
     review.refuse(_objections(pod, rules))
     spec = edits.each_container(pod["spec"], LISTS, lambda container: edits.isolate(container, rules))
     result = {**edits.of_other_pod(pod), "spec": spec}
-    return _decision(created, result, _warnings(pod, result, rules))
+    told = tuple(map(_truncate, _warnings(pod, result, rules)))
+    return Patched(result, told) if told or created != result else None
 
 
 def _decision(before: JsonObject, after: JsonObject, warnings: Iterable[str]) -> Patched | None:
@@ -247,9 +248,6 @@ def _bad_annotations(
             each = f"{request.gpu_count} GPUs with {total // request.gpu_count} units each exceed any node"
             fix = "write fewer GPUs or a smaller amount"
             yield error(names.ANNOTATION_GPUS, f"container {request.container}: {each}", fix)
-
-
-# Warnings.
 
 
 def _warnings(before: JsonObject, after: JsonObject, rules: Rules) -> Iterator[str]:

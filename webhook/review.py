@@ -86,9 +86,10 @@ def allowed(uid: str, **more: object) -> JsonObject:
 
 
 def patched(review: Review, intended: JsonObject, warnings: Sequence[str]) -> JsonObject:
-    operations = verified(cast(JsonObject, review.obj), intended)  # it was read as a pod
-    told = {"warnings": list(warnings)} if warnings else {}
-    return allowed(review.uid, patchType="JSONPatch", patch=base64.b64encode(orjson.dumps(operations)).decode(), **told)
+    told: JsonObject = {"warnings": list(warnings)} if warnings else {}
+    if operations := verified(cast(JsonObject, review.obj), intended):  # it was read as a pod
+        told |= {"patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(operations)).decode()}
+    return allowed(review.uid, **told)
 
 
 def denied(uid: str, refusal: Refusal, text: str) -> JsonObject:

@@ -35,6 +35,14 @@ def test_a_mutation_comes_as_a_patch_with_warnings_and_a_dry_run_is_answered_ali
     assert "warnings" not in first
 
 
+def test_a_pod_that_stays_as_it_is_is_admitted_with_its_warning_and_without_a_patch(webhook: Webhook) -> None:
+    obj = pod({"name": "a", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3072"}}})
+    response = webhook.ask("/isolate", review(obj))
+    [warning] = response.pop("warnings")
+    assert "aliyun.com/gpu-mem in GiB" in warning
+    assert response == ALLOWED
+
+
 def test_ephemeral_containers_are_isolated_and_resources_of_other_groups_left_alone(webhook: Webhook) -> None:
     old = pod(container("a", env=[VOID]))
     new = pod(container("a", env=[VOID]), ephemeralContainers=[container("d", env=[ALL])])
