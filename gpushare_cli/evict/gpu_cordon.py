@@ -65,7 +65,7 @@ def write(api: KubeApi, node: str, change: Change) -> bool:
 
 def inventory_of(record: NodeRecord) -> NodeInventory:
     if record.inventory is None:
-        raise UnknownGpuError(f"node {record.name} {record.problem or 'reports no GPUs: no device plugin runs there'}")
+        raise UnknownGpuError(f"node {record.name} {record.problem or 'reports no GPUs, as its device plugin would'}")
     return record.inventory
 
 
