@@ -274,8 +274,8 @@ class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
 
     def write(self, data: bytes) -> None:
         if not self.wrote_header and self.content_length == len(data) <= _UNSENT:  # one packet wakes the peer once
+            self.channel.write_soon(self.build_response_header() + data)  # which says so where the connection ends
             self.wrote_header, self.content_bytes_written = True, len(data)
-            self.channel.write_soon(self.build_response_header() + data)
             return
         for start in range(0, len(data) or 1, _PIECE):
             super().write(data[start : start + _PIECE])

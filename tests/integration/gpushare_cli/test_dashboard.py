@@ -1,5 +1,6 @@
 """The dashboard and `top` follow an API server in memory, as far as their user may read it."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -305,18 +306,22 @@ def until_sent(site: HTTPConnectionPool, name: str, known: dict[str, str]) -> tu
         time.sleep(0.02)
 
 
-def started(url: str, directory: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def started(url: str, directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command, with a kubeconfig that names this API server."""
     config = directory / "config"
     config.write_text(kube_http.kubeconfig(url))
     argv = [sys.executable, "-m", "gpushare_cli", *arguments, "--kubeconfig", str(config)]
     env = os.environ | {"PYTHONUNBUFFERED": ""}
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(api: FakeKube, tmp_path: Path) -> None:
-    with kube_http.serving(api) as url:
-        process = started(url, tmp_path, "dashboard", "--port", "0")
+    with kube_http.serving(api) as url, started(url, tmp_path, "dashboard", "--port", "0") as process:
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline().strip())
         assert (address.scheme, address.hostname, address.path) == ("http", "127.0.0.1", "/")
@@ -348,9 +353,8 @@ def ended_by_ctrl_c() -> Iterator[None]:
 @pytest.mark.parametrize("arguments", [["dashboard", "--port", "0"], ["top", "--once"]])
 def test_ctrl_c_ends_it_also_while_the_api_server_does_not_answer(arguments: list[str], tmp_path: Path) -> None:
     with socket.create_server((command.LOOPBACK, 0)) as silent:
-        process = started(f"http://{command.LOOPBACK}:{silent.getsockname()[1]}", tmp_path, *arguments)
-        asked, _ = silent.accept()
-        with asked:
+        url = f"http://{command.LOOPBACK}:{silent.getsockname()[1]}"
+        with started(url, tmp_path, *arguments) as process, silent.accept()[0] as asked:
             asked.recv(1)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate()

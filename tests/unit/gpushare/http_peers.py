@@ -135,6 +135,8 @@ class Server:
         if request.path == "/bug":
             raise RuntimeError
         self.seen.append(Seen(request.path, size, request.received, request.busy))
+        if request.path == "/same":
+            return Response(304, b"")
         return Response(200, b"x" * (64 * MIB) if request.path == "/large" else b"ok")
 
     def stop(self) -> None:

@@ -304,6 +304,11 @@ def test_a_small_answer_leaves_in_one_packet(server: Server, monkeypatch: pytest
     assert sent.call_count == 1
 
 
+def test_an_answer_without_a_body_says_that_its_connection_ends(server: Server) -> None:
+    [peer] = server.peers(CHECK.replace(b"/ok", b"/same"), 1)
+    assert b"\r\nConnection: close\r\n" in all_of(peer)
+
+
 def test_the_main_loop_rests_while_a_thread_sends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(one: Any, data: bytes, do_close: bool = True) -> Any:
         turns = len(seen)
