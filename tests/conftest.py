@@ -1,5 +1,6 @@
 """What every test may rely on: nothing that an earlier one changed in this process."""
 
+import faulthandler
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.path.is_relative_to(UNIT):
             item.add_marker("no_cover")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Of a test that has failed, pytest-timeout no longer ends what waits for ever: its process ends instead."""
+    faulthandler.dump_traceback_later(600, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)
