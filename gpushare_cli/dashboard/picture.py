@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -132,6 +132,15 @@ class Live:
     def tick(self) -> None:
         use_read = self._use_read  # before the changes that say where it is to be drawn
         changed, gone = self.watched.take_changes()
+        try:
+            self._tick(changed, gone)
+        except Exception:
+            self.watched.put_back(changed, gone)
+            raise
+        if use_read:
+            self.asked.set()
+
+    def _tick(self, changed: Set[str], gone: Sequence[Object]) -> None:
         now = self.clock.now()
         nodes = dict(self.picture.nodes) if self.picture else {}
         for name in sorted(changed - {""}):
@@ -147,8 +156,6 @@ class Live:
         self._publish(nodes)
         if self._look_at_waiting():  # of a large cluster it takes a second: no bar waits for it
             self._publish(nodes)
-        if use_read:
-            self.asked.set()
 
     def _view(self, name: str) -> NodeView | None:
         node, pods, unhealthy = self.watched.node(name)

@@ -6,10 +6,10 @@ are empty where there is nothing to say, and uses None where nothing is measured
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpushare import names, units
 from gpushare.cluster import node_records, pod_records
@@ -27,10 +27,12 @@ from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import Key, NodeUse, Use
 from gpushare_cli.world import Recorded
 
+T = TypeVar("T")
 Object = Mapping[str, Any]
 UNKNOWN_MODEL: Final = "model not known"
 _SPAN: Final = timedelta(hours=1)
 _MOST: Final = 200
+_MOST_OF_ONE: Final = 40  # namespace
 MOST_EXPLAINED: Final = 100  # groups of pods that wait
 _LONGEST_REASON: Final = 2048  # characters: a pod's author may name as many scheduling gates as an object can hold
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
@@ -105,7 +107,6 @@ class Waiting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
     at: str
-    kind: str  # granted, ended, health, or the reason of an Event
     warning: bool
     subject: str
     text: str
@@ -260,10 +261,20 @@ def _bindings(pod: Object, unit: MemoryUnit) -> Iterator[tuple[GpuUuid, int | No
 
 
 def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
-    """The newest of the last hour, the newest first. Times that are none are left out."""
-    begin, until = earliest(now), (now + timedelta(minutes=5)).strftime(_STAMP)
+    """The newest of the last hour, the newest first, and not all of one namespace. Times that are none are left out."""
+    begin, until = earliest(now), now.strftime(_STAMP)  # who may write Events decides on their times
     recent = {each for each in found if begin <= each.at <= until}
-    return tuple(sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)[:_MOST])
+    newest = sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)
+    return tuple(first_of_each(newest, lambda each: each.subject.partition("/")[0], _MOST_OF_ONE))[:_MOST]
+
+
+def first_of_each(found: Iterable[T], owner: Callable[[T], str], most: int) -> Iterator[T]:
+    """So many of each owner at most: who writes many displaces only his own."""
+    seen = Counter[str]()
+    for each in found:
+        seen[owner(each)] += 1
+        if seen[owner(each)] <= most:
+            yield each
 
 
 def earliest(now: datetime) -> str:
@@ -281,7 +292,7 @@ def grants(view: NodeView, begin: str = "") -> Iterator[Happening]:
             held.setdefault(key, []).append(f"{amount} of GPU {card.label}")
     for (at, subject), parts in held.items():
         text = f"got {', '.join(parts)} on {view.name}"
-        yield Happening(at=at, kind="granted", warning=False, subject=subject, text=text)
+        yield Happening(at=at, warning=False, subject=subject, text=text)
 
 
 def ended(pod: Object) -> Happening | None:
@@ -295,14 +306,14 @@ def ended(pod: Object) -> Happening | None:
     ]
     phase = fields.text(fields.mapping(pod, "status", "pod"), "phase", "status")
     at, text = max(ends, default=""), f"ended on {node} ({phase}), and gave its GPU memory back"
-    return Happening(at=at, kind="ended", warning=phase == "Failed", subject=str(pods_wire.ref(pod)), text=text)
+    return Happening(at=at, warning=phase == "Failed", subject=str(pods_wire.ref(pod)), text=text)
 
 
 def deleted(pod: Object, now: datetime) -> Happening | None:
     if not pods_wire.holds_gpus(pod) or not _was_given(pod):
         return None
     text = f"deleted from {pods_wire.node_of(pod)}, and gave its GPU memory back"
-    return Happening(at=now.strftime(_STAMP), kind="ended", warning=False, subject=str(pods_wire.ref(pod)), text=text)
+    return Happening(at=now.strftime(_STAMP), warning=False, subject=str(pods_wire.ref(pod)), text=text)
 
 
 def of_event(event: Object) -> Happening:
@@ -310,10 +321,9 @@ def of_event(event: Object) -> Happening:
     stamps = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
     return Happening(
         at=next((f"{stamp[:19]}Z" for stamp in stamps if isinstance(stamp, str) and stamp), ""),
-        kind=event["reason"].removeprefix(names.EVENT_PREFIX),
         warning=event.get("type") == "Warning",
         subject=f"{about['namespace']}/{about['name']}",
-        text=event["message"],
+        text=f"Event {event['reason']}: {event['message']}",  # which anyone who may write Events decides
     )
 
 
@@ -325,10 +335,10 @@ def health_changes(node: str, before: NodeView | None, after: NodeView | None, n
         if uuid in old and (old[uuid].health, old[uuid].why) != (card.health, card.why):
             healthy = card.health == GpuHealth.HEALTHY.value
             text = "is healthy again" if healthy else f"is {card.why}; nothing new is placed on it"
-            yield Happening(at=at, kind="health", warning=not healthy, subject=f"GPU {card.label} of {node}", text=text)
+            yield Happening(at=at, warning=not healthy, subject=f"GPU {card.label} of {node}", text=text)
     for uuid in old.keys() - new.keys():
         text = "is no longer listed by its node"
-        yield Happening(at=at, kind="health", warning=True, subject=f"GPU {old[uuid].label} of {node}", text=text)
+        yield Happening(at=at, warning=True, subject=f"GPU {old[uuid].label} of {node}", text=text)
 
 
 def _was_given(pod: Object) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -19,6 +19,7 @@ from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import reading
+from gpushare_cli.dashboard.views import first_of_each
 from gpushare_cli.reading import Objects
 
 T = TypeVar("T")
@@ -129,8 +130,9 @@ class _Events(Collection[Object]):  # the latest ones; that they expire does not
     def _put(self, key: str, value: Object | None) -> None:
         if value is not None:
             self.items[key] = value
-            while len(self.items) > _MOST_EVENTS:
-                del self.items[next(iter(self.items))]
+            if len(self.items) > 2 * _MOST_EVENTS:
+                newest = first_of_each(reversed(self.items.items()), _namespace, _MOST_EVENTS // 20)
+                self.items = dict(reversed(list(itertools.islice(newest, _MOST_EVENTS))))
 
 
 class Watched:
@@ -188,6 +190,11 @@ class Watched:
             self._changed, self._gone = set(), []
             return found
 
+    def put_back(self, changed: Set[str], gone: Sequence[Object]) -> None:
+        with self._lock:
+            self._changed |= changed
+            self._gone[:0] = gone
+
     def mark(self, nodes: Sequence[str]) -> None:
         with self._lock:
             self._changed.update(nodes)
@@ -226,6 +233,10 @@ class Watched:
             node = pods_wire.node_of(after) or ""
             self._on_node.setdefault(node, {})[uid] = after
             self._changed.add(node)
+
+
+def _namespace(item: tuple[str, Object]) -> str:
+    return str(item[1]["involvedObject"]["namespace"])
 
 
 def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObject], tuple[str, T] | None]:

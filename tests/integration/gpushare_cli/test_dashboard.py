@@ -93,7 +93,7 @@ def test_pods_come_and_go_in_the_picture(api: FakeKube, follow: Callable[..., Fo
     followed = follow(api)
     picture = followed.until(lambda picture: picture.overview.totals.used_mib)
     assert picture.overview.totals.used_mib == 11 * 1024
-    assert "NoRoom" in {each.kind for each in picture.happenings}
+    assert any("Event GpuShareNoRoom: " in each.text for each in picture.happenings)
     assert blocks(picture) == {"notebooks/notebook-ada", "research/train-resnet", "serving/embed-api"}
     clusters.add_pod(api, clusters.running("late", clusters.gpus(0, 2)[1].uuid, 5, on=clusters.name_of(0), minutes=1))
     followed.until(lambda picture: "research/late" in blocks(picture))
@@ -131,7 +131,7 @@ def test_nodes_come_and_go_and_a_gpu_that_fails_is_told(api: FakeKube, follow: C
     faulty = {"metadata": {"name": "unhealthy-gpu-gpu-0000"}, "data": {"gpus": "1"}}
     api.seed("/api/v1/namespaces/kube-system/configmaps", faulty)
     picture = followed.until(lambda picture: picture.overview.totals.unhealthy)
-    told = {each.subject for each in picture.happenings if each.kind == "health"}
+    told = {each.subject for each in picture.happenings if each.subject.startswith("GPU ")}
     assert told == {"GPU 0 of other", "GPU 1 of gpu-0000"}
     api.vanish("/api/v1/namespaces/kube-system/configmaps/unhealthy-gpu-gpu-0000")
     followed.until(lambda picture: not picture.overview.totals.unhealthy)

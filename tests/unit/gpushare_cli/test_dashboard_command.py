@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -21,7 +22,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.runtime.pages import Request, Response
 from gpushare_cli import top
 from gpushare_cli.console import Streams
-from gpushare_cli.dashboard import command, watching
+from gpushare_cli.dashboard import command, views, watching
 from gpushare_cli.dashboard.command import Site
 from gpushare_cli.dashboard.picture import Live, Picture
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
@@ -175,15 +176,28 @@ def test_what_comes_again_as_it_was_is_no_change_and_a_new_list_removes_the_rest
     assert watched.node("b")[0] is None
 
 
-def test_events_stay_when_they_expire_and_only_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_MOST_EVENTS", 2)
+def test_what_was_not_drawn_for_a_fault_is_drawn_next(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as faulty:
+        faulty.setattr(views, "of_node", Mock(side_effect=RuntimeError))
+        with pytest.raises(RuntimeError):
+            live.tick()
+    live.tick()
+    assert live.page()[1].count(b"notebook-ada") > 0
+
+
+def test_events_stay_when_they_expire_and_of_each_namespace_the_latest_are_kept() -> None:
     watched = Watched(clusters.small(), Scope(), SystemClock())
     sink = watched.reflectors["Events"].sink
-    events = [sink.read({"metadata": {"uid": uid}, "reason": f"GpuShare{uid}"}) for uid in "abc"]
-    sink.replace(events[:2])
-    sink.remove(events[0])
-    sink.replace(events[2:])
-    assert [each["metadata"]["uid"] for each in watched.events()] == ["b", "c"]
+
+    def read(number: int, namespace: str = "noisy") -> Any:
+        about = {"involvedObject": {"namespace": namespace}}
+        return sink.read({"metadata": {"uid": f"{namespace}{number}"}, "reason": "GpuShareX", **about})
+
+    sink.replace([read(0, "quiet")])
+    sink.remove(read(0, "quiet"))
+    sink.replace([read(i) for i in range(2 * watching._MOST_EVENTS)])
+    kept = [each["metadata"]["uid"] for each in watched.events()]
+    assert kept == ["quiet0", *(f"noisy{i}" for i in range(3900, 4000))]
 
 
 OVERVIEW = Overview(server="s", complete=True, scope="", totals=Totals())

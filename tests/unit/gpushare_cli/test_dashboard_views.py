@@ -185,6 +185,16 @@ def test_what_pods_got_in_the_last_hour_is_told_the_newest_first() -> None:
     assert {each.text for each in found} == {"got 3 GiB of GPU 0, 3 GiB of GPU 1 on node-a"}
 
 
+def test_a_namespace_displaces_nothing_of_others_by_what_it_writes_nor_is_it_from_the_future() -> None:
+    said = [
+        views.Happening(at=views.earliest(NOW), warning=False, subject=who, text="") for who in ("a/p", "GPU 0 of n")
+    ]
+    loud = [replace(said[0], at=f"2026-11-01T11:{i // 60:02}:{i % 60:02}Z", subject=f"b/{i}") for i in range(600)]
+    late = replace(said[0], at="2026-11-01T12:00:01Z")
+    found = views.latest([*said, *loud, late], NOW)
+    assert [each.subject for each in found] == [*(f"b/{i}" for i in range(599, 559, -1)), "a/p", "GPU 0 of n"]
+
+
 def test_an_ended_pod_tells_when_it_gave_its_memory_back() -> None:
     pod = bound("a", make_grant(0), phase="Succeeded")
     ends = ["2026-11-01T11:10:00Z", "2026-11-01T11:20:00Z"]
@@ -269,7 +279,7 @@ def test_of_events_those_about_gpus_are_kept_short_whatever_their_author_wrote(r
         assert size(found) < SMALL
         assert len(found["message"]) == 1024
         assert found["involvedObject"]["namespace"] == "research"
-        assert views.of_event(found).kind == reason.removeprefix("GpuShare")
+        assert views.of_event(found).text == f"Event {reason}: {LARGE[:1024]}"
         assert size(reduced_event(event | {"reason": f"GpuShare{LARGE}"})) < SMALL
 
 
