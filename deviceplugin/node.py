@@ -31,7 +31,7 @@ _Key = tuple[str, str, tuple[str, ...]]
 class NodeFacts:
     runtime: str = ""  # such as containerd://2.1.9; empty while the Node could not be read
     kubelet: str = ""  # such as v1.36.2
-    label: str = ""  # for the hand-over; this and those below are values of labels
+    hand_over_label: str = ""  # this and those below are values of labels
     default_label: str = ""
     limits_label: str = ""
     oversubscription_label: str = ""
@@ -48,7 +48,7 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
     return NodeFacts(
         runtime=fields.text(info, "containerRuntimeVersion", "status.nodeInfo"),
         kubelet=fields.text(info, "kubeletVersion", "status.nodeInfo"),
-        label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
+        hand_over_label=fields.text(labels, names.LABEL_HAND_OVER, "metadata.labels"),
         default_label=fields.text(labels, names.LABEL_NVIDIA_DEFAULT, "metadata.labels"),
         limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
         oversubscription_label=fields.text(labels, names.LABEL_OVERSUBSCRIPTION, "metadata.labels"),

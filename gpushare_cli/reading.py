@@ -144,7 +144,7 @@ class Settings:
 
     memory_unit: MemoryUnit | None = option(None, "None for the one in which the nodes count", parse=MemoryUnit.parse)
     whole_gpus: bool = option(False, f"whether {names.GPU} is this project's", parse=options.boolean)
-    gpu_policy: Policy = option(DEFAULT_POLICY, "of pods that name none", parse=Policy)
+    gpu_policy: Policy = option(DEFAULT_POLICY, "of pods that name none", parse=Policy.parse)
     gpu_percent: bool = option(True, f"whether nodes offer {names.GPU_PERCENT}", parse=options.boolean)
     scheduler_name: str = option(names.SCHEDULER, "empty if GPU pods go to the cluster's own")
     runtime_class: str = option(names.RUNTIME_CLASS, "of GPU pods that name none")

@@ -1,4 +1,4 @@
-"""Whether a program that takes all it gets stays within its share, under each means that this machine has.
+"""Whether a program that takes all it gets stays within its share, under MPS and in a cgroup.
 
     python -m bench.gpu.limits [--gpu UUID] [--mps] [--cgroup PATH]
 

@@ -89,8 +89,8 @@ def choose(facts: Facts) -> HandOverChoice:
 
 
 def _way(facts: Facts) -> tuple[HandOver, str]:
-    if facts.node.label in set(SETTINGS) - {AUTO}:
-        return _demanded(HandOver(facts.node.label), f"the node's label {names.LABEL_HAND_OVER}", facts)
+    if facts.node.hand_over_label in set(SETTINGS) - {AUTO}:
+        return _demanded(HandOver(facts.node.hand_over_label), f"the node's label {names.LABEL_HAND_OVER}", facts)
     if facts.setting != AUTO:
         return _demanded(HandOver(facts.setting), f"the setting --hand-over={facts.setting}", facts)
     problem = _why_not_cdi(facts)
@@ -99,9 +99,9 @@ def _way(facts: Facts) -> tuple[HandOver, str]:
         way, reason = HandOver.ENVVAR, problem
     elif not facts.node.runtime:
         reason = "the Node was not read yet; a container runtime without CDI ignores CDI devices"
-    if facts.node.label not in {"", AUTO}:
+    if facts.node.hand_over_label not in {"", AUTO}:
         known = ", ".join(SETTINGS)
-        reason += f"; the node's label {names.LABEL_HAND_OVER}={facts.node.label:.63} is none of {known}"
+        reason += f"; the node's label {names.LABEL_HAND_OVER}={facts.node.hand_over_label:.63} is none of {known}"
     return way, reason
 
 

@@ -1,8 +1,8 @@
 """What holds limits: the interface of its back ends, and which of them works on which GPU of this node.
 
-It is proven, shown, and put in place before a container starts. Two back ends are here, which only write variables: a
-framework caps by one what it allocates in one process, and a program may ignore it. Others are files beside this one,
-each with its name in `gpushare.model.gpu.Limit`, whose order is that of `auto`, and a line in `deviceplugin.main`.
+It is proven, shown, and put in place before a container starts. Two back ends are here: one only writes variables,
+which frameworks obey and programs may ignore; for MIG instances, the hardware does the rest. Others are files beside
+this one, each with its name in `gpushare.model.gpu.Limit`, whose order is that of `auto`, and a line in `main.py`.
 """
 
 import itertools
@@ -82,7 +82,8 @@ class LimitBackend(Protocol):
     def needs_edits(self) -> bool:
         """Whether it works through mounts and variables, which a container gets by a CDI spec only: not by envvar.
 
-        Its `prepare` then returns a mount: by that, `handover.devices` knows that a container without a spec lacks it.
+        Where there is something to limit, its `prepare` then returns a mount: by that, `handover.devices` knows that a
+        container without a spec lacks it.
         """
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:

@@ -62,10 +62,10 @@ def change_of(
     return Change(before, NodeCapacity(before.model, tuple(sorted(left)), host and host.without(takes)))
 
 
-def costs_of(changes: Sequence[Change], policy: Scoring) -> list[Cost]:
+def costs_of(changes: Sequence[Change], scoring: Scoring) -> list[Cost]:
     """What each change costs. Less is better; only the order means anything."""
     before, after = (Nodes.of(side) for side in ([each.before for each in changes], [each.after for each in changes]))
-    return [(first, then, last) for first, then, last in policy.costs(before, after).tolist()]
+    return [(first, then, last) for first, then, last in scoring.costs(before, after).tolist()]
 
 
 def grades_of(names: Sequence[NodeName], found: Sequence[Cost]) -> list[int]:
@@ -100,8 +100,8 @@ def grades(
 class Costs:
     """What nodes cost a pod, under one outlook."""
 
-    def __init__(self, takes: FreeHost, policy: Scoring) -> None:
-        self.takes, self._policy = takes, policy
+    def __init__(self, takes: FreeHost, scoring: Scoring) -> None:
+        self.takes, self._scoring = takes, scoring
         self.costs: Ints = np.zeros((0, 3), np.int64)
         """As of `costs_of`, where `known`."""
         self.known: Bools = np.zeros(0, np.bool_)
@@ -147,13 +147,13 @@ class Costs:
         self.costs[row], self.known[row] = cost, True
 
     def _find(self, table: Table, rows: Ints, fits: Fits | None) -> Ints:
-        before, policy = table.nodes(rows).at_least(self.takes), self._policy
+        before, scoring = table.nodes(rows).at_least(self.takes), self._scoring
         chosen, mib, percent = np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0), np.int64), 0
         if fits is not None and (rules := fits.rules) is not None:
             percent = rules.percent
             _, need, _, able = rules.of(table.cells[:, rows])
             takes = before.gpus.total if rules.whole else need.astype(np.int64)
-            lost = np.where(able, policy.gpu_costs(before.gpus, takes, percent), _TOO_MUCH)
+            lost = np.where(able, scoring.gpu_costs(before.gpus, takes, percent), _TOO_MUCH)
             if rules.gpus == 1:
                 chosen = lost.argmin(axis=1)[:, None]
             else:
@@ -161,4 +161,4 @@ class Costs:
             mib = takes[np.arange(len(rows))[:, None], chosen]
             if not rules.whole:  # of GPUs that differ, all give what the smallest does
                 mib = mib.min(axis=1, keepdims=True)
-        return policy.costs(before, before.after(chosen, mib, percent, self.takes))
+        return scoring.costs(before, before.after(chosen, mib, percent, self.takes))

@@ -88,16 +88,16 @@ def _bin(shape: RequestShape, gpu: Gpu, ledger: NodeLedger) -> Bin:
     return Bin(gpu=gpu, room=room, needs=tuple(needs))
 
 
-def _choose(shape: RequestShape, bins: Sequence[Bin], policy: Scoring) -> Sequence[tuple[GpuUuid, ...]] | None:
+def _choose(shape: RequestShape, bins: Sequence[Bin], scoring: Scoring) -> Sequence[tuple[GpuUuid, ...]] | None:
     if len(shape.containers) > 1:
-        return search.find(shape.containers, bins, policy)
+        return search.find(shape.containers, bins, scoring)
     # One container is the usual pod, and its best GPUs are simply those that cost least.
     [request] = shape.containers
     fitting = [one for one in bins if one.holds(0)]
     if len(fitting) < request.gpu_count:
         return None
     asked = [(one.room, Need(one.room.total_mib, 100) if request.whole else request.need(one.gpu)) for one in fitting]
-    costs = policy.of_gpus(asked) if len(fitting) > 1 else [0]
+    costs = scoring.of_gpus(asked) if len(fitting) > 1 else [0]
     # Only equal GPUs are told apart by their index.
     ranked = sorted((cost, one.room, one.gpu.index, one.gpu.uuid) for cost, one in zip(costs, fitting, strict=True))
     return [tuple(uuid for *_, uuid in ranked[: request.gpu_count])]

@@ -56,7 +56,7 @@ class Scoring(ABC):
     """
 
     learns: ClassVar[bool] = False
-    """Whether it looks at the outlook: `explain` and `simulate` give it none otherwise."""
+    """False promises that the outlook changes nothing: a command whose policies learn nothing makes none."""
 
     def __init__(self, outlook: Outlook = NOTHING_KNOWN) -> None:
         self._outlook = outlook

@@ -49,14 +49,14 @@ Choice = tuple[int, ...]  # places in the list of bins
 
 
 def find(
-    containers: Sequence[ContainerRequest], bins: Sequence[Bin], policy: Scoring
+    containers: Sequence[ContainerRequest], bins: Sequence[Bin], scoring: Scoring
 ) -> tuple[tuple[GpuUuid, ...], ...] | None:
     """GPUs for every container, in the order of `containers`; None if there is no fit.
 
     Raises:
         SearchTooLongError: after MAX_STEPS.
     """
-    return _Search(containers, bins, policy).run() if _may_fit(containers, bins) else None
+    return _Search(containers, bins, scoring).run() if _may_fit(containers, bins) else None
 
 
 def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> bool:
@@ -72,10 +72,10 @@ def _may_fit(containers: Sequence[ContainerRequest], bins: Sequence[Bin]) -> boo
 
 
 class _Search:
-    def __init__(self, containers: Sequence[ContainerRequest], bins: Sequence[Bin], policy: Scoring) -> None:
+    def __init__(self, containers: Sequence[ContainerRequest], bins: Sequence[Bin], scoring: Scoring) -> None:
         self._containers = containers
         self._bins = bins
-        self._policy = policy
+        self._scoring = scoring
         # The largest first: they have the fewest places, so a dead end shows early.
         self._least = [_least(position, bins) for position in range(len(containers))]
         self._order = sorted(range(len(containers)), key=lambda i: (-containers[i].gpu_count, -self._least[i], i))
@@ -125,7 +125,7 @@ class _Search:
                 before = self._peak(load)
                 more = Need(after.memory_mib - before.memory_mib, after.compute_percent - before.compute_percent)
                 asked.append(((room.without(before), more), members))
-        costs = dict(zip(kinds := [each for each, _ in asked], self._policy.of_gpus(kinds), strict=True))
+        costs = dict(zip(kinds := [each for each, _ in asked], self._scoring.of_gpus(kinds), strict=True))
         asked.sort(key=lambda one: (costs[one[0]], one[0][0], self._bins[one[1][0]].gpu.index))
         return self._subsets([members for _, members in asked], self._containers[position].gpu_count)
 

@@ -45,9 +45,9 @@ class Table:
         self.hardware: list[Gpu] = [Gpu(uuid=GpuUuid(""), index=0, model="", memory_mib=0)]
         """What GPUs are, as far as pods may ask, by number; 0 is none."""
         self.models: list[str] = [""]
-        self.cells: NDArray[np.int32] = np.zeros((7, _SPARE, _STEP), np.int32)
+        self.cells: NDArray[np.int32] = np.zeros((HARDWARE + 1, _SPARE, _STEP), np.int32)
         """Of GPUs that take pods: `[field, row, place]`, of a row in the order in which `place` prefers equals."""
-        self.facts: Ints = np.zeros((11, _SPARE), np.int64)
+        self.facts: Ints = np.zeros((HAS_MEMORY + 1, _SPARE), np.int64)
         """Of nodes: `[field, row]`."""
         self._spare: list[int] = []
         self._hardware_ids: dict[Gpu, int] = {}

@@ -169,7 +169,7 @@ def _head(explained: Explanation) -> Iterator[tuple[str, ...]]:
 
 def _policy(shape: RequestShape, default: Policy) -> str:
     chosen = shape.policy or default
-    whose = "named by the pod" if shape.policy else "the cluster's default"
+    whose = "named by the pod" if shape.policy else "the default of its namespace or cluster"
     return f"{chosen.value}: {place.WORDS[chosen][0]} ({whose})"
 
 

@@ -51,7 +51,7 @@ class Explanation:
     summary: str
     good: bool  # it holds its GPUs, needs none (or no longer), or a node takes it
     request: PodRequest | None = None
-    policy: Policy  # of the cluster; a request may name another
+    policy: Policy  # of the namespace or cluster; a request may name another
     node: NodeName | None = None
     scheduler: str = ""
     said: str = ""  # what the scheduler wrote on the pod when it last gave up

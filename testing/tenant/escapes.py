@@ -451,6 +451,7 @@ def _variables() -> Iterator[Attempt]:
     )
 
 
+BY_ITSELF: Final = "a program that sets it for itself is held by `mig` and `cgroup` only"
 LIMITS: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "xla": ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "1.0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "advisory"),
     "tensorflow": ({"TF_FORCE_GPU_ALLOW_GROWTH": "true", "PYTORCH_ALLOC_CONF": "x"}, "advisory"),
@@ -467,7 +468,9 @@ def _limits() -> Iterator[Attempt]:
         yield Attempt(
             name=f"limit-{name}",
             what=f"its limit lifted by {', '.join(f'`{key}`' for key in variables)}",
-            by=f"nothing where GPUs have the limit `{limit}`; `mig` and `cgroup` hold",
+            by=f"nothing where GPUs have the limit `{limit}`; `mig` and `cgroup` hold"
+            if limit == "advisory"
+            else f"values from the CDI spec where GPUs have the limit `{limit}`; {BY_ITSELF}",
             pod=pod(container(limits=SHARE, env=_env(variables))),
             ends=Ends.GRANTED,
             prints=variables,
@@ -477,7 +480,7 @@ def _limits() -> Iterator[Attempt]:
     yield Attempt(
         name="limit-mps",
         what=f"`{names.ENV_MPS_MEMORY_LIMIT}` raised in `env`",
-        by=f"{HOOK}; a program that sets it for itself is held by `mig` and `cgroup` only",
+        by=f"{HOOK}; {BY_ITSELF}",
         pod=pod(container(limits=SHARE, env=_env(raised))),
         ends=Ends.GRANTED,
         prints={names.ENV_MPS_MEMORY_LIMIT: "0=1024M"},

@@ -1,4 +1,4 @@
-"""What holds limits, in real containers: variables and mounts by CDI, and cgroups as real kubelets make them."""
+"""Variables and mounts by CDI in real containers, and processes found by their cgroups; see also `test_driver.py`."""
 
 import os
 import re

@@ -29,7 +29,7 @@ KUBELET = "v1.36.2"
 
 def facts(runtime: str = "containerd://2.1.9", kubelet: str = KUBELET, label: str = "", **fields: Any) -> Facts:
     given: dict[str, Any] = {"directory": "/var/run/cdi", "writable": True, "nvidia_specs": True} | fields
-    return Facts(node=NodeFacts(runtime=runtime, kubelet=kubelet, label=label), **given)
+    return Facts(node=NodeFacts(runtime=runtime, kubelet=kubelet, hand_over_label=label), **given)
 
 
 FACTS = [
@@ -103,7 +103,11 @@ def test_a_node_is_read() -> None:
         "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.9", "kubeletVersion": KUBELET}},
     }
     assert read_node(node) == NodeFacts(
-        runtime="containerd://2.1.9", kubelet=KUBELET, label="cdi", default_label="true", limits_label="mps.advisory"
+        runtime="containerd://2.1.9",
+        kubelet=KUBELET,
+        hand_over_label="cdi",
+        default_label="true",
+        limits_label="mps.advisory",
     )
     assert read_node({}) == NodeFacts()
     wrong = {

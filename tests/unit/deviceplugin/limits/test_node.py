@@ -240,7 +240,7 @@ def test_what_works_through_mounts_needs_a_way_that_brings_them_into_containers(
 ) -> None:
     node = Node(wanted="auto")
     node.limits.backends = {Limit.ADVISORY: node.advisory, limit: FakeBackend(limit, needs_edits)}
-    expected = limit if way in BY_SPEC or limit not in {Limit.MPS, Limit.HAMI_CORE} else Limit.ADVISORY
+    expected = limit if way in BY_SPEC or not needs_edits else Limit.ADVISORY
     gpus = node.limits.assess(replace(INVENTORY, hand_over=way)).gpus
     assert [gpu.limit for gpu in gpus] == [expected, expected]
     edits = node.limits.prepare(start_of(0))
