@@ -32,6 +32,7 @@ Example = tuple[str, str]  # what for, and what to type
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _EXAMPLES: Final = "Examples:"
 _ARGUMENT: Final = "argument"
+MOST: Final = 1_000_000
 # How a shell completes names of files: `shtab.FILE`, also where that library is not installed.
 FILES: Final = {"bash": "_shtab_compgen_files", "zsh": "_files", "fish": "(__fish_complete_path (commandline -ct))"}
 
@@ -142,8 +143,17 @@ def switch(*flags: str, what: str) -> Any:
     return argument(*flags, default=False, action="store_true", help=what)
 
 
-def number(flag: str, what: str, *, default: int | None = None, metavar: str = "N") -> Any:
-    return argument(flag, type=int, default=default, metavar=metavar, help=what)
+def whole(flag: str, least: int = 1, most: int = MOST) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or len(text) > len(str(MOST)) or not least <= int(text) <= most:
+            raise SettingsError(f"{flag} {text}: write a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def number(flag: str, what: str, *, default: int | None = None, metavar: str = "N", **limits: int) -> Any:
+    return argument(flag, type=whole(flag, **limits), default=default, metavar=metavar, help=what)
 
 
 def timeout(what: str, default: int) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import gpushare
 from gpushare import names
 from gpushare.cluster import node_records
-from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.errors import GpuShareError, WireError
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi, Reply
 from gpushare.runtime.clock import Clock
@@ -135,22 +135,16 @@ _SECRETS: Final = (  # the last group of a match is hidden, or all of it where t
 _NAME: Final = re.compile(rf"(?ix)[\w./-]{{0,200}}{_WORDS}")  # of a field, or a flag, whose value is hidden
 
 
-def _lines(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise SettingsError(f"logs {text!r}: write how many lines, such as {_LINES}, or 0 for none")
-    return int(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     file: str = argument("-f", "--file", metavar="FILE", help="where to (default: gpushare-report-TIME.tar.gz here)")
     namespace: str = arguments.installed()
-    logs: int = argument(
+    logs: int = arguments.number(
         "--logs",
-        type=_lines,
+        "of each container of the installation, the last ones; 0 for none (default: %(default)s)",
         default=_LINES,
         metavar="LINES",
-        help="of each container of the installation, the last ones; 0 for none (default: %(default)s)",
+        least=0,
     )
 
 

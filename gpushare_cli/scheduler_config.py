@@ -13,7 +13,7 @@ from gpushare import names
 from gpushare.errors import SettingsError
 from gpushare.units import ResourceConfig
 from gpushare_cli import arguments, kube_scores, yamls
-from gpushare_cli.arguments import Command, argument, switch
+from gpushare_cli.arguments import Command, argument, switch, whole
 from gpushare_cli.console import OK, Streams
 
 CONTROLLER_PORT: Final = 12345  # port of the controller's Service, the same as Aliyun's extender has
@@ -26,8 +26,7 @@ _SINCE: Final = ((25, "v1"), (23, "v1beta3"), (22, "v1beta2"), (19, "v1beta1"))
 _DNS_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _ABOVE_ALL: Final = kube_scores.needed({**kube_scores.UNASKED, **kube_scores.PREFERENCES})
 _OF_CLIENT: Final = "PEM file that kube-scheduler reads; needed if the URL is one of the API server's proxy"
-_MOST_WEIGHT: Final = 10_000
-_MOST_QPS: Final = 100_000
+MOST_WEIGHT: Final = 10_000  # of an extender, with which kube-scheduler starts
 
 Entry = dict[str, Any]  # an extender of a KubeSchedulerConfiguration, but with seconds
 
@@ -66,7 +65,7 @@ def server_version(what: str, **how: Any) -> Any:
 
 def rank_others(what: str) -> Any:
     how: dict[str, Any] = {"nargs": "?", "const": OTHERS_WEIGHT, "metavar": "WEIGHT"}
-    return argument("--rank-others", type=int, default=None, help=what, **how)
+    return argument("--rank-others", type=whole("--rank-others", most=MOST_WEIGHT), default=None, help=what, **how)
 
 
 def _read_ca(path: str) -> bytes:
@@ -113,6 +112,7 @@ class Options:
         f"of the controller's scores for GPU pods. By default {kube_scores.needed(kube_scores.UNASKED)} (in a policy"
         f" file {kube_scores.needed(kube_scores.UNASKED_BY_POLICY_FILE)}): its best node wins against kube-scheduler's"
         f" own scores; from {_ABOVE_ALL} on also against what authors prefer",
+        most=MOST_WEIGHT,
     )
     others_weight: int | None = rank_others(
         "have the controller rank nodes for pods without GPUs too, so that they leave CPU and memory to GPUs that"
@@ -128,6 +128,7 @@ class Options:
         "requests a second that kube-scheduler may send to the API server, and twice as many at once; its own 50 keep"
         " it from placing more pods than that (default: %(default)s)",
         default=500,
+        most=100_000,
     )
 
 
@@ -144,7 +145,7 @@ def configuration(options: Options) -> str:
         # Old versions have plain-text ports: only for the node itself.
         value |= {"healthzBindAddress": "127.0.0.1:10251", "metricsBindAddress": "127.0.0.1:10251"}
     kubeconfig = {"kubeconfig": options.kubeconfig} if options.kubeconfig else {}
-    value["clientConnection"] = {**kubeconfig, **_client(options)}
+    value["clientConnection"] = {**kubeconfig, "qps": options.client_qps, "burst": 2 * options.client_qps}
     value["leaderElection"] = {"leaderElect": True}
     if options.scheduler_name:
         value["leaderElection"] |= {
@@ -182,8 +183,7 @@ def policy(options: Options) -> str:
 def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy.json") -> Sequence[str]:
     """Flags of kube-scheduler that say what a Policy file cannot."""
     flags = [f"--policy-config-file={path}"]
-    client = _client(options)
-    flags += [f"--kube-api-qps={client['qps']}", f"--kube-api-burst={client['burst']}"]
+    flags += [f"--kube-api-qps={options.client_qps}", f"--kube-api-burst={2 * options.client_qps}"]
     if options.kubeconfig:
         flags.append(f"--kubeconfig={options.kubeconfig}")
     if options.scheduler_name:
@@ -194,13 +194,6 @@ def policy_flags(options: Options, path: str = "/etc/kubernetes/scheduler-policy
             f"--leader-elect-resource-namespace={_dns_name('lease namespace', options.lease_namespace)}",
         ]
     return flags
-
-
-def checked_weight(flag: str, weight: int) -> int:
-    """The weight of an extender; SettingsError if kube-scheduler would not start with it."""
-    if not 0 < weight <= _MOST_WEIGHT:
-        raise SettingsError(f"{flag} {weight}: write a whole number from 1 to {_MOST_WEIGHT}")
-    return weight
 
 
 def for_others(options: Options, weight: int) -> Entry:
@@ -237,10 +230,9 @@ def _for_gpus(options: Options, weight: int) -> Entry:
 
 
 def _entries(options: Options, unasked: Mapping[str, int]) -> Iterator[Entry]:
-    weight = checked_weight("--weight", options.weight) if options.weight is not None else kube_scores.needed(unasked)
-    yield _for_gpus(options, weight)
+    yield _for_gpus(options, options.weight or kube_scores.needed(unasked))
     if options.others_weight is not None:
-        yield for_others(options, checked_weight("--rank-others", options.others_weight))
+        yield for_others(options, options.others_weight)
 
 
 def _tls(options: Options) -> Entry:
@@ -291,12 +283,6 @@ def _api_version(server: ServerVersion) -> str:
     raise SettingsError(
         f"server version {server}: KubeSchedulerConfiguration is supported from 1.19; use --kind policy"
     )
-
-
-def _client(options: Options) -> dict[str, Any]:
-    if not 0 < options.client_qps <= _MOST_QPS:
-        raise SettingsError(f"--client-qps {options.client_qps}: write a whole number from 1 to {_MOST_QPS}")
-    return {"qps": options.client_qps, "burst": 2 * options.client_qps}
 
 
 def _scheduler_name(options: Options) -> str:

@@ -82,20 +82,15 @@ class Scoped:
     installation: str = arguments.installation("the device plugins, which tell what is used")
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise SettingsError(f"port {text!r}: write a number from 0 to 65535")
-    return int(text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Scoped):
-    port: int = argument(
+    port: int = arguments.number(
         "--port",
-        type=_port,
+        "of the loopback address, 0 for any that is free (default: %(default)s)",
         default=PORT,
         metavar="NUMBER",
-        help="of the loopback address, 0 for any that is free (default: %(default)s)",
+        least=0,
+        most=65535,
     )
     browser: bool = switch("--browser", what="also open the page")
     no_key: bool = switch(

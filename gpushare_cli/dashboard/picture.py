@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -24,7 +24,7 @@ from gpushare.units import GIB
 from gpushare_cli import console, usage
 from gpushare_cli.dashboard import views
 from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Waiting
-from gpushare_cli.dashboard.watching import Object, Scope, Watched
+from gpushare_cli.dashboard.watching import Scope, Watched
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse
 
@@ -132,16 +132,17 @@ class Live:
     def tick(self) -> None:
         use_read = self._use_read  # before the changes that say where it is to be drawn
         changed, gone = self.watched.take_changes()
+        now = self.clock.now()
+        self._seen += [each for pod in gone if (each := views.deleted(pod, now)) is not None]
         try:
-            self._tick(changed, gone)
+            self._draw(changed, now)
         except Exception:
-            self.watched.put_back(changed, gone)
+            self.watched.mark(changed)
             raise
         if use_read:
             self.asked.set()
 
-    def _tick(self, changed: Set[str], gone: Sequence[Object]) -> None:
-        now = self.clock.now()
+    def _draw(self, changed: Set[str], now: datetime) -> None:
         nodes = dict(self.picture.nodes) if self.picture else {}
         for name in sorted(changed - {""}):
             before, view = nodes.pop(name, None), self._view(name)
@@ -151,7 +152,7 @@ class Live:
                 self._seen += views.health_changes(name, before, view, now)
             if view is not None:
                 nodes[name] = view
-        self._tell_ends(changed, gone, now)
+        self._tell_ends(changed, now)
         self._waiting_due |= bool(changed)
         self._publish(nodes)
         if self._look_at_waiting():  # of a large cluster it takes a second: no bar waits for it
@@ -163,8 +164,7 @@ class Live:
             return views.of_node(node, pods, unhealthy, self._uses.get(NodeName(name))) if node is not None else None
         return views.of_unread_node(NodeName(name), pods, self._settings.memory_unit or GIB)
 
-    def _tell_ends(self, changed: Iterable[str], gone: Iterable[Object], now: datetime) -> None:
-        self._seen += [each for pod in gone if (each := views.deleted(pod, now)) is not None]
+    def _tell_ends(self, changed: Iterable[str], now: datetime) -> None:
         for name in changed:
             for pod in self.watched.node(name)[1]:
                 if (ended := views.ended(pod)) is not None:

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -131,8 +131,9 @@ class _Events(Collection[Object]):  # the latest ones; that they expire does not
         if value is not None:
             self.items[key] = value
             if len(self.items) > 2 * _MOST_EVENTS:
-                newest = first_of_each(reversed(self.items.items()), _namespace, _MOST_EVENTS // 20)
-                self.items = dict(reversed(list(itertools.islice(newest, _MOST_EVENTS))))
+                newest = reversed(self.items.items())
+                kept = first_of_each(newest, lambda item: item[1]["involvedObject"]["namespace"], _MOST_EVENTS // 20)
+                self.items = dict(reversed(list(itertools.islice(kept, _MOST_EVENTS))))
 
 
 class Watched:
@@ -190,12 +191,7 @@ class Watched:
             self._changed, self._gone = set(), []
             return found
 
-    def put_back(self, changed: Set[str], gone: Sequence[Object]) -> None:
-        with self._lock:
-            self._changed |= changed
-            self._gone[:0] = gone
-
-    def mark(self, nodes: Sequence[str]) -> None:
+    def mark(self, nodes: Iterable[str]) -> None:
         with self._lock:
             self._changed.update(nodes)
 
@@ -233,10 +229,6 @@ class Watched:
             node = pods_wire.node_of(after) or ""
             self._on_node.setdefault(node, {})[uid] = after
             self._changed.add(node)
-
-
-def _namespace(item: tuple[str, Object]) -> str:
-    return str(item[1]["involvedObject"]["namespace"])
 
 
 def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObject], tuple[str, T] | None]:

@@ -79,9 +79,6 @@ def _asked(api: KubeApi, options: Options, namespace: Callable[[], str], stdin: 
         raise SettingsError("give a pod that waits, or its manifest with -f")
     if options.dry_run and options.yes:
         raise SettingsError("--dry-run and --yes contradict each other; leave one out")
-    for flag, number in (("--timeout", options.timeout), ("--max-moves", options.max_moves)):
-        if number < 1:
-            raise SettingsError(f"{flag} {number}: write at least 1")
     pod = (
         evictable.from_file(options.file, stdin)
         if target is None

@@ -8,7 +8,7 @@ from gpushare import names, units
 from gpushare.cluster.node_ledger import Node, PodToPlace
 from gpushare.cluster.pod_records import Bound
 from gpushare.identity import NodeName, PodRef
-from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
+from gpushare.model.capacity import Ask, FreeGpu
 from gpushare.model.gpu import Gpu, Limit
 from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger
 from gpushare.model.request import Policy
@@ -207,7 +207,8 @@ def lack(policy: Policy, outlook: Outlook, there: Option, here: Option, it: str)
                 f" {less:+.2f} on {here.node}"
             )
         case Policy.BINPACK | Policy.SPREAD:
-            of_there, of_here = (_free(each.change.after) for each in (there, here))
+            gpus = (each.change.after.gpus for each in (there, here))
+            of_there, of_here = (_part(sum(g.free_mib for g in each), sum(g.total_mib for g in each)) for each in gpus)
             return f"with the pod, {of_there} of GPU memory would be free on {there.node}, and {of_here} on {here.node}"
         case _:
             assert_never(policy)
@@ -249,10 +250,6 @@ def _lost_room(change: Change, outlook: Outlook) -> list[tuple[int, int]]:
     _, (had, has) = how_many(Kinds(outlook.kinds), Nodes.of([change.before, change.after]))
     weights = outlook.weights.get(change.before.model, (0,) * len(outlook.kinds))
     return list(zip(weights, (had - has).tolist(), strict=True))
-
-
-def _free(node: NodeCapacity) -> str:
-    return _part(sum(gpu.free_mib for gpu in node.gpus), sum(gpu.total_mib for gpu in node.gpus))
 
 
 def _fragments(change: Change, outlook: Outlook) -> float:

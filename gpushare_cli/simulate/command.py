@@ -15,7 +15,7 @@ from gpushare_cli import arguments, kube_scores, plot, scheduler_config
 from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import BAD, OK, Streams
 from gpushare_cli.kube_scores import Fit, Rules
-from gpushare_cli.scheduler_config import ServerVersion
+from gpushare_cli.scheduler_config import MOST_WEIGHT, ServerVersion
 from gpushare_cli.simulate import objects, plan, question, render
 from gpushare_cli.simulate.objects import STDIN
 from gpushare_cli.simulate.plan import Plan
@@ -98,7 +98,7 @@ class Options:
         default=None,
     )
     weight: int | None = arguments.number(
-        "--weight", f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)"
+        "--weight", f"of the controller's scores for GPU pods (default: {_WEIGHT}, as printed)", most=MOST_WEIGHT
     )
     others_weight: int | None = scheduler_config.rank_others(
         "the controller ranks nodes for pods without GPUs, too; by default with weight"
@@ -188,11 +188,6 @@ def _check(options: Options) -> None:
         raise SettingsError("--replay --order shuffled: replayed pods come when they were created; leave out --order")
     if options.nodes is not None and not options.profile:
         raise SettingsError(f"--nodes {options.nodes}: needs --profile, which says what GPUs they have")
-    if options.nodes is not None and options.nodes < 1:
-        raise SettingsError(f"--nodes {options.nodes}: write at least 1")
-    for flag, weight in ("--weight", options.weight), ("--rank-others", options.others_weight):
-        if weight is not None:
-            scheduler_config.checked_weight(flag, weight)
     if options.plot:
         plot.require()
         if not Path(options.plot).expanduser().parent.is_dir():

@@ -22,7 +22,6 @@ from gpushare_cli.bundle import Options
 from gpushare_cli.console import Streams
 from testing.builders import Json, make_grant
 from testing.cli import doctor_cluster as world
-from testing.cli.calling import Run
 from testing.cli.doctor_cluster import NS, DoctorKube
 from testing.cli.podding import bound
 from tests.unit.gpushare_cli.clusters import unhealthy_gpus
@@ -268,12 +267,6 @@ def test_gpus_that_a_config_map_takes_out_of_use_are_shown_so_and_what_cannot_be
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     code, _, err = made(world.healthy(), tmp_path / "none")
     assert (code, err.splitlines()[-1]) == (1, f"error: {tmp_path}/none/report.tar.gz: No such file or directory")
-
-
-@pytest.mark.parametrize("lines", ["-3", "many"])
-def test_wrong_arguments_are_told(lines: str, run: Run) -> None:
-    message = f"logs {lines!r}: write how many lines, such as 2000, or 0 for none"
-    assert run("report", "--logs", lines)[::2] == (2, f"error: {message}\n")
 
 
 def test_messages_lose_their_secrets_and_the_files_stay_readable(tmp_path: Path) -> None:

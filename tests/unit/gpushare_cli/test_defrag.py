@@ -290,8 +290,6 @@ CASES: dict[str, Case] = {
         options=YES | {"timeout": 10}, meanwhile=at(2, fails("", AWAY, 99, "patch"))
     ),
     "a contradiction is told": asked(dry_run=True, yes=True),
-    "no moves at all": asked(max_moves=0),
-    "no time at all": asked(timeout=0),
     "a file and a pod": asked(file="-", pod="y"),
     "neither of them": asked(pod=""),
     "a workload that is not there": asked(pod="deployment/web"),

@@ -56,10 +56,27 @@ def test_names_and_units_that_are_none_are_wrong_arguments(
     assert run(*argv.split()) == (2, "", f"error: {message}\n")
 
 
-@pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"], ["simulate", "--nodes", "x"]])
+@pytest.mark.parametrize("argv", [["explain"], ["explain", "a", "-o", "xml"]])
 def test_unknown_words_are_wrong_arguments(argv: list[str], run: Run) -> None:
     code, _, err = run(*argv)
     assert (code, err[:7]) == (2, "usage: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "limits"),
+    [
+        ("simulate", "--nodes x", "1 to 1000000"),
+        ("simulate", "--weight 0", "1 to 10000"),
+        ("simulate", "--rank-others -3", "1 to 10000"),
+        ("scheduler-config --server-version 1.36", "--client-qps 100001", "1 to 100000"),
+        ("defrag big", "--max-moves 0", "1 to 1000000"),
+        ("drain node-a/0", "--timeout " + "9" * 5000, "1 to 1000000"),
+        ("report", "--logs -3", "0 to 1000000"),
+        ("dashboard", "--port 65536", "0 to 65535"),
+    ],
+)
+def test_numbers_out_of_bounds_are_told(command: str, asked: str, limits: str, run: Run) -> None:
+    assert run(*f"{command} {asked}".split()) == (2, "", f"error: {asked}: write a whole number from {limits}\n")
 
 
 @pytest.mark.parametrize(

@@ -258,11 +258,8 @@ def arguments() -> list[Result]:
         simulate("-", "-"),
         simulate(profile=T4S, replay=True, order=Order.SHUFFLED),
         simulate(NODE, nodes=2),
-        simulate(profile=T4S, nodes=0),
         simulate(profile=T4S, nodes=5001),
         simulate(profile=two, nodes=1),
-        simulate(NODE, weight=0),
-        simulate(NODE, others_weight=-3),
     ]
 
 
