@@ -1,12 +1,12 @@
 """Clusters in memory for the dashboard: of any size, with pods of several namespaces, and everything that it shows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
-from gpushare.kube.api import Reply
+from gpushare.kube.api import ForbiddenError, Reply
 from gpushare.model.gpu import Gpu, GpuHealth, Limit, NodeInventory
 from gpushare.model.ledger import Allocation, Grant
 from gpushare.units import GIB
@@ -106,6 +106,11 @@ def add_pod(kube: FakeKube, pod: Json) -> None:
 
 def add_event(kube: FakeKube, found: Json) -> None:
     kube.seed(f"/api/v1/namespaces/{found['metadata']['namespace']}/events", found)
+
+
+def forbid(kube: FakeKube, holds: Callable[[str], bool]) -> None:
+    """From now on, to its user, all paths of which this is true."""
+    kube.fail_next(lambda call: holds(call.path), ForbiddenError("nodes is forbidden"), times=10**9)
 
 
 def small() -> FakeKube:

@@ -8,12 +8,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from gpushare.kube import api as kube
 from gpushare_cli.dashboard import picture as picture_of
 from testing import clusters
 from testing.builders import make_inventory, make_node
 from testing.fakes import http_server
-from testing.fakes.kube import FakeKube
 from tests.browser.conftest import KEY, Dashboard, serving
 
 pytestmark = pytest.mark.browser
@@ -57,11 +55,17 @@ def broken(page: Page) -> str:
     return found.generate_report() if found.violations_count else ""
 
 
-def test_no_size_of_window_hides_anything_beyond_its_edge(page: Page, dashboard: Begin) -> None:
+def test_no_size_of_window_hides_anything_beyond_its_edge(page: Page, dashboard: Begin, pictures: Path) -> None:
     opened(page, dashboard(clusters.large(50)), 50)
-    for width in (320, 768, 1920):
+    cut = "all => all.filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText)"
+    for width in (320, 390, 768, 1280, 1920):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(".top, .bottom, #waiting td").evaluate_all(cut) == []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=pictures / f"window-{width}-{scheme}.png")
+            assert not broken(page)
 
 
 def test_cards_are_created_filled_and_emptied_by_the_change_itself(
@@ -142,13 +146,16 @@ def test_gpus_are_grouped_by_node_or_by_model(page: Page, dashboard: Begin) -> N
 
 def test_everything_is_reached_by_keys(page: Page, dashboard: Begin) -> None:
     opened(page, dashboard(clusters.large(50)), 50)
-    page.keyboard.press("/")
-    expect(page.locator("#search")).to_be_focused()
-    page.locator(".card").first.focus()
 
     def focused() -> str:
         return str(page.evaluate("document.activeElement.dataset.key"))
 
+    page.keyboard.press("ArrowRight")
+    assert focused() == "gpu-0000 GPU-00000-0"
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.press("Escape")
+    assert focused() == "gpu-0000 GPU-00000-0"
     page.keyboard.press("ArrowRight")
     assert focused() == "gpu-0000 GPU-00000-1"
     page.keyboard.press("ArrowDown")
@@ -302,17 +309,13 @@ def test_a_lost_connection_is_told_and_found_again(page: Page, dashboard: Begin)
 
 def test_a_user_of_one_namespace_is_told_what_is_missing(page: Page, dashboard: Begin) -> None:
     api = clusters.small()
-    forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
-    forbid(api, lambda path: "/namespaces/" in path and "/namespaces/research/" not in path)
+    clusters.forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
+    clusters.forbid(api, lambda path: "/namespaces/" in path and "/namespaces/research/" not in path)
     opened(page, dashboard(api), 1)
     expect(page.locator("#notes")).to_contain_text("only pods of research are shown")
     expect(page.locator(".bar.unsure")).to_have_count(1)
     assert "notebook-ada" not in page.content()
     assert "embed-api" not in page.content()
-
-
-def forbid(api: FakeKube, holds: Callable[[str], bool]) -> None:
-    api.fail_next(lambda call: holds(call.path), kube.ForbiddenError("forbidden"), times=10**9)
 
 
 def test_the_theme_is_the_systems_unless_another_is_chosen(page: Page, dashboard: Begin) -> None:

@@ -448,8 +448,16 @@ function onKey(event) {
     find("#search").focus();
     return;
   }
+  if (event.key === "Escape" && event.target.id === "search") {
+    event.preventDefault(); // it would forget what was typed
+    if (current) go(current);
+    else event.target.blur();
+    return;
+  }
   const card = event.target.closest?.(".card");
-  if (!card || event.altKey || event.ctrlKey || event.metaKey) return;
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
+  if (event.target === document.body && (event.key === "ArrowRight" || event.key === "ArrowLeft")) go(current);
+  if (!card) return;
   const all = cards();
   const at = all.indexOf(card);
   const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns(card), ArrowUp: -columns(card), Home: -at, End: all.length - 1 - at };

@@ -39,7 +39,6 @@ from testing.clock import ManualClock
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
 
-EVER = 10**9
 OWN = "research"
 PICTURE = "/picture"
 EVERYTHING = Options()
@@ -78,10 +77,6 @@ def follow() -> Iterator[Callable[..., Followed]]:
     stop = threading.Event()
     yield partial(Followed, stop=stop)
     stop.set()
-
-
-def forbid(api: FakeKube, holds: Callable[[str], bool]) -> None:
-    api.fail_next(lambda call: holds(call.path), kube.ForbiddenError("nodes is forbidden"), times=EVER)
 
 
 def blocks(picture: Picture) -> set[str]:
@@ -138,9 +133,9 @@ def test_nodes_come_and_go_and_a_gpu_that_fails_is_told(api: FakeKube, follow: C
 
 
 def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, follow: Callable[..., Followed]) -> None:
-    forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
-    forbid(api, lambda path: "/namespaces/" in path and f"/namespaces/{OWN}/" not in path)
-    forbid(api, lambda path: path == "/api/v1/events")
+    clusters.forbid(api, lambda path: path == "/api/v1/nodes" or path.startswith("/api/v1/pods"))
+    clusters.forbid(api, lambda path: "/namespaces/" in path and f"/namespaces/{OWN}/" not in path)
+    clusters.forbid(api, lambda path: path == "/api/v1/events")
     picture = follow(api).until(lambda picture: picture.nodes and picture.waiting)
     assert blocks(picture) == {"research/train-resnet"}
     assert [card.total_mib for node in picture.nodes.values() for card in node.cards] == [15 * 1024]
@@ -157,7 +152,7 @@ def test_a_user_of_one_namespace_sees_no_name_of_anothers_pods(api: FakeKube, fo
 def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods_or_those_asked_for(
     api: FakeKube, follow: Callable[..., Followed]
 ) -> None:
-    forbid(api, lambda path: path.startswith("/api/v1/pods") or path.endswith("/events"))
+    clusters.forbid(api, lambda path: path.startswith("/api/v1/pods") or path.endswith("/events"))
     picture = follow(api).until(lambda picture: picture.nodes)
     assert (len(picture.nodes["gpu-0000"].cards), picture.overview.complete) == (2, False)
     assert blocks(picture) == {"research/train-resnet"}
@@ -169,7 +164,7 @@ def test_a_user_who_may_list_nodes_sees_all_gpus_and_own_pods_or_those_asked_for
 
 
 def test_who_may_read_nothing_is_told_at_once(api: FakeKube) -> None:
-    forbid(api, lambda _: True)
+    clusters.forbid(api, lambda _: True)
     with pytest.raises(kube.ForbiddenError):
         of(api)
 
@@ -215,7 +210,7 @@ def test_why_the_cluster_cannot_be_read_is_told_in_the_picture(
     monkeypatch.setattr("gpushare_cli.dashboard.watching._TROUBLE_S", 0.0)
     followed = follow(api)
     followed.until(lambda picture: picture.overview.totals.pods == 3)
-    forbid(api, lambda path: path == "/api/v1/pods")
+    clusters.forbid(api, lambda path: path == "/api/v1/pods")
     api.cut()
     told = followed.until(lambda picture: "forbidden" in picture.overview.stale).overview.stale
     assert told == "this may be old: pods cannot be read (nodes is forbidden)"
