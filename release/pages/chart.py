@@ -65,6 +65,10 @@ COUNT: Final[Json] = {"type": "integer", "minimum": 1}
 LEVELS: Final = ("debug", "info", "warning", "error")
 OWN_LABELS: Final = ("app.kubernetes.io/name", "app.kubernetes.io/part-of")
 """By which Deployments, Services and NetworkPolicies find the pods."""
+ALL_LABELS: Final = (
+    *OWN_LABELS,
+    *("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"),
+)
 CIDR: Final = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3})$"
 
 
@@ -114,6 +118,8 @@ RULES: Final[Mapping[str, Json]] = {
     "kubeVersion": pattern(r"^(v?1\.(2[0-9]|[3-9][0-9])\.[0-9]+.*)?$"),
     "image.pullPolicy": enum("", "Always", "IfNotPresent", "Never"),
     "imagePullSecrets": {"type": "array", "items": {"oneOf": [NAME, REFERENCE]}, "uniqueItems": True},
+    "commonLabels": STRINGS | {"propertyNames": {"not": {"enum": [*ALL_LABELS]}}},
+    "extraObjects": {"type": "array", "items": OBJECT},
     "gpus": enum("nvidia", "simulated"),
     "settings.memoryUnit": MEMORY_UNIT,
     "settings.logLevel": enum(*LEVELS),
@@ -272,8 +278,9 @@ def written() -> Mapping[str, str]:
 PAGE_HEAD: Final = """# Values of the Helm chart
 
 [Install](../install.md#install-with-helm) says how to use them. Helm refuses values that are not in this table, and
-says which. The keys of `webhook.settings`, `controller.settings` and `devicePlugin.settings` are the
-[settings](settings.md) of the programs, in camel case: `--gpu-policy` is `controller.settings.gpuPolicy`.
+says which, but for `global`, which is of the chart around this one. The keys of `webhook.settings`,
+`controller.settings` and `devicePlugin.settings` are the [settings](settings.md) of the programs, in camel case:
+`--gpu-policy` is `controller.settings.gpuPolicy`.
 This page is written by `make docs` from `manifests/chart/values.yaml`; do not edit it.
 
 | value | default | meaning |

@@ -13,6 +13,7 @@ from testing.manifests.tree import MANIFESTS, Json
 
 CHART = MANIFESTS / "chart"
 NAMESPACE = "gpushare-system"
+NO_REGISTRY = "docker.io/library"  # what a container runtime takes where no registry is named
 
 
 def render(values: Json, namespace: str = NAMESPACE, chart: Path = CHART) -> list[Json]:
@@ -21,7 +22,7 @@ def render(values: Json, namespace: str = NAMESPACE, chart: Path = CHART) -> lis
     Raises:
         helm_python.HelmError: Helm refuses the values.
     """
-    loaded = _loaded(chart)
+    loaded, values = _loaded(chart), merged({"image": {"registry": NO_REGISTRY}}, values)
     loaded.validate_schema(values)
     return documents(loaded.render(values, name="gpushare", namespace=namespace))
 
@@ -62,13 +63,15 @@ def _by_name(key: str, value: Any) -> Any:
 
 
 def without_helms_own(objects: list[Json]) -> list[Json]:
-    """The same without the labels and the two annotations that only Helm needs."""
+    """The same without the labels and the two annotations that only Helm needs, and without a registry."""
     for each in objects:
         metadata = each["metadata"]
-        for label in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
+        for label in ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"):
             metadata.get("labels", {}).pop(label, None)
         if metadata.get("annotations") == {"helm.sh/resource-policy": "keep"}:
             del metadata["annotations"]
+        for container in each.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            container["image"] = container["image"].removeprefix(f"{NO_REGISTRY}/")
         template = each.get("spec", {}).get("template", {}).get("metadata", {})
         if template.get("annotations", {}).pop("checksum/config", None) and not template["annotations"]:
             del template["annotations"]
@@ -81,7 +84,7 @@ def merged(one: Json, other: Json) -> Json:
     return {**one, **other, **both}
 
 
-BASE: Final[Json] = {"kubeVersion": "1.36.0"}
+BASE: Final[Json] = {"kubeVersion": "1.36.0", "image": {"registry": NO_REGISTRY}}
 
 
 def objects(**values: Any) -> list[Json]:

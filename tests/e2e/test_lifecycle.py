@@ -18,6 +18,7 @@ from gpushare import names
 from gpushare.wire import hand_over
 from localcluster import installation
 from localcluster.installation import LOCAL, ROOT, Tree
+from testing.manifests.helm import NO_REGISTRY, merged
 from tests.e2e import checks, disturb, former
 from tests.e2e.administrator import Administrator, give_helm
 from tests.e2e.checks import Grants, Seen, seen_by
@@ -327,7 +328,8 @@ def values(**changed: object) -> Json:
     written = {"wholeGpus": True, "gpus": "simulated", "simulatedGpus": yaml.safe_load(PROFILE)}
     written |= {"controller": {"settings": lease}, "webhook": {"settings": certificates}}
     written |= {"devicePlugin": {"settings": {"publishInterval": 2}}}
-    return {**written, "runtimeClass": {"refuse": "nothing"}, **changed}
+    written |= {"image": {"registry": NO_REGISTRY}, "runtimeClass": {"refuse": "nothing"}}
+    return merged(written, changed)
 
 
 def with_helm(system: System, directory: Path) -> Administrator:
@@ -377,8 +379,11 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
         if known := installation.hand_over_label(node.runtime):  # which the removal took from it
             system.cluster.kubectl("label", "node", node.name, *known)
     write(helm, values())
+    theirs = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"  # an administrator's own
+    system.cluster.kubectl("annotate", "runtimeclass", "nvidia", "meta.helm.sh/release-name-")
     helm.follows("install", "--all")
     deployed(system, revision=1)
+    assert "meta.helm.sh/release-name" not in system.api.get(theirs)["metadata"].get("annotations", {})
     all_replaced(system, LOCAL)
     assert helm.followed_everything()
     system.eventually("the same ledger", lambda: checks.ledger_of_the_controller(system) == ledger)

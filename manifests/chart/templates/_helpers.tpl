@@ -12,10 +12,14 @@
 {{- define "gpushare.labels" -}}
 {{- $chart := index . 0 -}}
 app.kubernetes.io/name: {{ index . 1 }}
+app.kubernetes.io/instance: {{ $chart.Release.Name }}
 app.kubernetes.io/part-of: gpushare
 app.kubernetes.io/version: {{ quote $chart.Chart.AppVersion }}
 app.kubernetes.io/managed-by: {{ $chart.Release.Service }}
 helm.sh/chart: {{ $chart.Chart.Name }}-{{ $chart.Chart.Version }}
+{{- with $chart.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* Labels of a pod: the component, its values. */}}
@@ -74,6 +78,7 @@ topologySpreadConstraints: {{- toYaml . | nindent 2 }}
 {{- end -}}
 
 {{- define "gpushare.image" -}}
+{{- $_ := required "image.registry: name the registry from which your nodes pull gpushare's image; docker.io/library where the nodes have it already" .Values.image.registry -}}
 image: {{ include "gpushare.reference" (list .Values.image .Chart.AppVersion) }}
 {{- with .Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
