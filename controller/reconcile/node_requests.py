@@ -82,6 +82,7 @@ class Why(Enum):
     OFF = "nodes are no longer asked for"
     EXPIRED = "no node has come"
     OUTDATED = "a node came that has no room for its pod either"
+    TURN = "pods of other namespaces have their turn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,8 @@ class Steps:  # removals first
 
 def decide(known: Inputs, limits: Limits, now: float) -> Steps:
     remove = {pod: why for pod in known.asked if (why := _ends(pod, known, limits)) is not None}
-    room = limits.most - (len(known.asked) - len(remove))
+    staying = {pod: each for pod, each in known.asked.items() if pod not in remove}
+    room = limits.most - len(staying)
     ready = [
         pod
         for pod, refusal in known.refused.items()
@@ -134,7 +136,8 @@ def decide(known: Inputs, limits: Limits, now: float) -> Steps:
         and known.resting.get(pod, now) <= now
     ]
     ready.sort(key=lambda pod: (known.refused[pod].since, pod))
-    counts = Counter(known.asked[pod].namespace for pod in known.asked.keys() - remove.keys())
+    counts = Counter(each.namespace for each in staying.values())
+    [(largest, most)] = counts.most_common(1) or [("", 0)]
     places: dict[PodUid, int] = {}
     for pod in ready:
         namespace = known.refused[pod].namespace
@@ -142,6 +145,9 @@ def decide(known: Inputs, limits: Limits, now: float) -> Steps:
             places[pod] = counts[namespace]
             counts[namespace] += 1
     ready = sorted(places, key=lambda pod: places[pod])
+    if ready and room <= 0 and places[ready[0]] + 1 < most:
+        newest = max((each.created, pod) for pod, each in staying.items() if each.namespace == largest)[1]
+        remove[newest], room = Why.TURN, room + 1
     return Steps(remove=remove, ask={pod: known.attempts.get(pod, 0) + 1 for pod in ready[: max(room, 0)]})
 
 

@@ -77,6 +77,15 @@ def test_namespaces_take_turns() -> None:
     assert list(decide(refused=refused, asked=there, waiting="pqrs").ask) == ["s"]
 
 
+def test_a_namespace_that_has_all_gives_up_its_newest_for_another_and_no_more() -> None:
+    there = {"x": one(namespace="many"), "y": one(namespace="many", age_s=1)}
+    refused = {"p": refusal(namespace="few"), "q": refusal(namespace="many")}
+    steps = decide(refused=refused, asked=there, waiting="pqxy")
+    assert (steps.remove, list(steps.ask)) == ({"y": Why.TURN}, ["p"])
+    there["y"] = one(namespace="few")
+    assert decide(refused=refused, asked=there, waiting="pqxy") == Steps(remove={}, ask={})
+
+
 def test_a_node_that_is_awaited_counts_as_one_that_may_come_in_vain() -> None:
     refused = {"p": refusal(namespace="many"), "q": refusal(namespace="many"), "s": refusal(namespace="few")}
     limits = Limits(most=10, life_s=900)
