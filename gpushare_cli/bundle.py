@@ -9,6 +9,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -194,10 +195,9 @@ def _told_by_pods(
 
 
 def _is_ready(pod: JsonObject) -> bool:
-    try:
+    with suppress(WireError):
         return fields.is_true(pod, "Ready", "pod")
-    except WireError:
-        return False  # its state is odd
+    return False  # its state is odd
 
 
 def _logs(api: KubeApi, pod: JsonObject, lines: int) -> Iterator[tuple[str, str]]:
@@ -315,10 +315,9 @@ def _read(part: Any) -> Any:
 
 
 def _concerns_gpus(pod: JsonObject) -> bool:
-    try:
+    with suppress(WireError):
         return reading.concerns_gpus(pod)
-    except WireError:
-        return True  # odd ones are what others have to see
+    return True  # odd ones are what others have to see
 
 
 def _inspect(snapshot: Snapshot, pods: Sequence[JsonObject], render: Callable[[holders.Report], str]) -> str:

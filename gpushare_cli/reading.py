@@ -76,10 +76,9 @@ def _reduced(pod: JsonObject) -> JsonObject | NonGpuPod | None:
     """Of pods without GPUs only what they take: a cluster may have ten times as many of them as of others."""
     if concerns_gpus(pod):
         return pod
-    try:
+    with suppress(WireError):
         return pod_records.non_gpu_pod(pod)
-    except WireError:
-        return None
+    return None
 
 
 def listed(

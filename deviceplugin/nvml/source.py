@@ -262,12 +262,11 @@ def _recovery_action(nvml: Any, handle: Any) -> int | None:
 
 def _numa(nvml: Any, handle: Any, pci_devices: Path) -> int | None:
     """The NUMA node of the GPU's PCI slot, which NVML itself does not tell on most machines."""
-    try:
+    with suppress(nvml.NVMLError, OSError, ValueError):
         bus = nvml.nvmlDeviceGetPciInfo(handle).busId.lower()
         number = int((pci_devices / bus[-12:] / "numa_node").read_text(encoding="ascii"))
-    except (nvml.NVMLError, OSError, ValueError):
-        return None
-    return number if number >= 0 else None
+        return number if number >= 0 else None
+    return None
 
 
 def _minor(nvml: Any, handle: Any) -> int | None:
@@ -283,8 +282,7 @@ def _caps(nvml: Any, handle: Any, gpu_minor: int | None, mig_minors: Path) -> tu
     """
     gpu = f"gpu{gpu_minor}/gi{nvml.nvmlDeviceGetGpuInstanceId(handle)}"
     wanted = (f"{gpu}/access", f"{gpu}/ci{nvml.nvmlDeviceGetComputeInstanceId(handle)}/access")
-    try:
+    with suppress(OSError, ValueError, KeyError):
         lines = dict(line.split() for line in mig_minors.read_text(encoding="ascii").splitlines())
         return tuple(int(lines[name]) for name in wanted)
-    except (OSError, ValueError, KeyError):
-        return ()
+    return ()

@@ -202,10 +202,9 @@ def _reply(answer: HttpReply) -> Reply:
 
 
 def _moment(header: str | None) -> datetime | None:
-    try:
+    with contextlib.suppress(ValueError):
         return parsedate_to_datetime(header) if header else None
-    except ValueError:
-        return None
+    return None
 
 
 # Lists and watches, read from a stream of bytes object by object. Tenants decide how large objects are: of 1.5 MiB in

@@ -184,10 +184,9 @@ def is_local(host: str) -> bool:
     if match is None:
         return False
     name = match["name"].lower()
-    try:
+    with contextlib.suppress(ValueError):
         return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return False
 
 
 def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -129,6 +129,10 @@ def _weaknesses(found: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[s
             f"weight of the extender is {weight}: below {needed} kube-scheduler's own scores decide where GPU pods go,"
             " not the policy, and GPUs are filled less"
         )
+    for other in _extenders(found):
+        if other.get("filterVerb") and other is not ours and other.get("nodeCacheCapable") is not True:
+            what = f"nodeCacheCapable of the extender {other.get('urlPrefix')} is not true"
+            yield f"{what}: new kube-schedulers (seen: 1.36) score nodes as if empty then, kubernetes/kubernetes#141781"
     client = fields.mapping(found, "clientConnection", _KEY)
     qps = _number(client.get("qps")) or kube_scores.CLIENT_QPS
     burst = _number(client.get("burst")) or kube_scores.CLIENT_BURST

@@ -105,6 +105,7 @@ CHANGES: dict[str, list[Change]] = {
         *(others_first(**{f"{verb}Verb": verb}) for verb in ("filter", "preempt", "bind")),
         scheduler_file(lambda value: value.pop("percentageOfNodesToScore")),
         extender(weight=1),
+        scheduler_file(lambda value: value["extenders"].append({"urlPrefix": "http://other", "filterVerb": "filter"})),
         *(client(**limits) for limits in ({}, {"qps": 50, "burst": 100}, {"qps": 500}, {"qps": 20.5, "burst": 400})),
     ],
     "scheduler-version": [
