@@ -193,10 +193,12 @@ def test_what_the_installation_changes_is_told() -> None:
     assert "limit](operate.md#memory) of each is 1 or 2 GiB" in told
     assert sum(each["spec"].get("replicas", 1) for each in found if each["kind"] == "Deployment") == 6
     assert f"six pods request {others['cpu']}m and {others['memory']}Mi together" in told
+    costs = f"{others['cpu']}m CPU and {others['memory']}Mi of memory in the cluster, and {on_nodes['cpu']}m"
+    assert f"{costs} and {on_nodes['memory']}Mi on each GPU node" in README
 
 
 def test_limits_that_need_a_choice_are_off_as_installed() -> None:
-    assert "as installed, that is MIG on GPUs with instances, and elsewhere only variables" in text("README.md")
+    assert "As installed, only MIG enforces them: on most nodes nothing does." in README
     values = yaml.safe_load(text("manifests/chart/values.yaml"))
     assert values["limits"] == {"cgroup": False, "mps": False}
     assert (values["watchdog"], PluginSettings().hami_core_dir) == ("none", None)
