@@ -7,14 +7,16 @@ from gpushare import units
 from gpushare_cli.console import Line, Span, count
 from gpushare_cli.dashboard.views import Block, Card, NodeView, Overview, Waiting
 
+Marks = tuple[str, str, str, str]  # of pods in turn, of the rest, and what that is
 _BAR: Final = 24
-_MARKS: Final = {True: (("█", "▓"), "░"), False: (("#", "="), ".")}  # with Unicode or without: pods in turn, and free
+MARKS: Final = {True: ("█", "▓", "░", "free"), False: ("#", "=", ".", "free")}  # with Unicode or without
+UNSURE: Final = ("?", "may be held by pods that are not shown")
 _COLOURS: Final = ("blue", "cyan", "magenta", "green", "yellow", "bright_blue")  # of pods
 _WAITING: Final = 5
 _GAP: Final = "  "
 
 
-def of_nodes(nodes: Sequence[NodeView], *, unicode: bool, with_pods: bool = False) -> Iterator[Line]:
+def of_nodes(nodes: Sequence[NodeView], marks: Marks, *, with_pods: bool = False) -> Iterator[Line]:
     for node in nodes:
         held = sum(card.granted_mib for card in node.cards)
         has = sum(card.total_mib for card in node.cards)
@@ -23,7 +25,7 @@ def of_nodes(nodes: Sequence[NodeView], *, unicode: bool, with_pods: bool = Fals
         about = _GAP.join(filter(None, (model, "" if node.address == "unknown" else node.address)))
         yield [(node.name, "bold"), (f"{_GAP}{_of(held, has)}{_GAP}{about}", "")]
         for card in node.cards:
-            yield from _of_card(card, node, unicode=unicode)
+            yield from _of_card(card, node, marks)
             yield from (_of_block(block) for block in card.blocks if with_pods)
         for pod in node.floating:
             yield [(f"  ?   {_gib(pod.mib)} GiB on no known GPU: {pod.namespace}/{pod.name}", "yellow")]
@@ -31,9 +33,8 @@ def of_nodes(nodes: Sequence[NodeView], *, unicode: bool, with_pods: bool = Fals
             yield [(f"  not shared: {reason}", "yellow")]
 
 
-def legend(*, unicode: bool) -> Line:
-    (one, other), free = _MARKS[unicode]
-    return [(f"{one} {other} pods in turn  {free} free; USED where it is measured", "dim")]
+def legend(marks: Marks) -> Line:
+    return [("{} {} pods in turn  {} {}; USED where it is measured".format(*marks), "dim")]
 
 
 def head(overview: Overview) -> Iterator[Line]:
@@ -63,14 +64,14 @@ def of_waiting(waiting: Sequence[Waiting], total: int) -> Iterator[Line]:
         yield [(f"  and {count(others, 'more pod')}; see gpushare dashboard", "")]
 
 
-def _of_card(card: Card, node: NodeView, *, unicode: bool) -> Iterator[Line]:
+def _of_card(card: Card, node: NodeView, marks: Marks) -> Iterator[Line]:
     used = "" if card.used_mib is None else f"used {_gib(card.used_mib)}"
     over = any(map(_is_over, card.blocks))
     strength = card.strength.value.replace(" the ", " ") if node.known else ""
     pods = count(len(card.blocks), "pod") if card.blocks else ""
     yield [
         (f"  {card.label:<5}", ""),
-        *_bar(card, unicode=unicode),
+        *_bar(card, marks),
         (f"{_GAP}{_of(card.granted_mib, card.total_mib):<15}", ""),
         (f"{used:<11}", "red" if over else ""),
         (f"{strength:<11}", ""),
@@ -94,8 +95,7 @@ def _is_over(block: Block) -> bool:
     return block.used_mib is not None and block.used_mib > block.granted_mib
 
 
-def _bar(card: Card, *, unicode: bool) -> Iterator[Span]:
-    marks, free = _MARKS[unicode]
+def _bar(card: Card, marks: Marks) -> Iterator[Span]:
     scale = max(card.total_mib, card.grantable_mib, card.granted_mib, 1)
     yield "[", ""
     drawn = held = 0
@@ -103,9 +103,9 @@ def _bar(card: Card, *, unicode: bool) -> Iterator[Span]:
         held += block.granted_mib
         cells = min(_BAR, (2 * held * _BAR + scale) // (2 * scale))
         until = max(cells, min(drawn + 1, _BAR))
-        yield marks[i % len(marks)] * (until - drawn), "red" if _is_over(block) else _COLOURS[i % len(_COLOURS)]
+        yield marks[i % 2] * (until - drawn), "red" if _is_over(block) else _COLOURS[i % len(_COLOURS)]
         drawn = until
-    yield free * (_BAR - drawn), "dim"
+    yield marks[2] * (_BAR - drawn), "dim"
     yield "]", ""
 
 

@@ -70,7 +70,7 @@ def _tables(
     if options.bars:
         look = replace(Look.of_output(width), colour=False)
         shown = [views.of_row(node, uses.get(node.name)) for node in built.nodes]
-        lines = [*bars.of_nodes(shown, unicode=look.unicode), bars.legend(unicode=look.unicode)]
+        lines = [*bars.of_nodes(shown, bars.MARKS[look.unicode]), bars.legend(bars.MARKS[look.unicode])]
         yield console.printed(lines, look)
     if rows is not None:
         yield console.table([usage.HEADER, *map(usage.cells, rows)], width)

@@ -72,8 +72,10 @@ def lines(picture: Picture, nodes: Sequence[str], look: Look) -> Iterator[Line]:
     shown = [view for name, view in sorted(picture.nodes.items()) if not nodes or name in nodes]
     yield from bars.head(picture.overview)
     yield from bars.of_waiting(picture.waiting, picture.overview.totals.waiting)
-    yield from bars.of_nodes(shown, unicode=look.unicode, with_pods=bool(nodes))
-    yield bars.legend(unicode=look.unicode)
+    one, other, *free = bars.MARKS[look.unicode]
+    marks = one, other, *(free if picture.overview.complete else bars.UNSURE)
+    yield from bars.of_nodes(shown, marks, with_pods=bool(nodes))
+    yield bars.legend(marks)
 
 
 def _notes(picture: Picture) -> Iterator[str]:

@@ -203,12 +203,10 @@ class SpecReader:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    try:
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    # Of any change, also of owner and mode, which are reasons not to read it.
-    return found.st_ino, found.st_ctime_ns, found.st_size
+        return found.st_ino, found.st_ctime_ns, found.st_size  # of any change: a file of another owner may not be read
+    return None
 
 
 def _decoded(path: Path) -> Any:

@@ -353,7 +353,7 @@ def written(lines: Iterable[Line], look: Look = PLAIN) -> list[str]:
 
 
 def drawn(view: NodeView, look: Look = PLAIN) -> list[str]:
-    return written(bars.of_nodes([view], unicode=look.unicode), look)
+    return written(bars.of_nodes([view], bars.MARKS[look.unicode]), look)
 
 
 def page(shown: Picture, look: Look = PLAIN, *, nodes: Sequence[str] = ()) -> list[str]:
@@ -441,6 +441,8 @@ def test_of_a_node_that_is_named_the_pods_are_listed_below_their_gpus() -> None:
         "  1    [........................]  0/16 GiB                  enforced",
     ]
     assert "default/" not in " ".join(page(both))
+    unsure = page(replace(both, overview=replace(both.overview, complete=False)))
+    assert ("?]" in unsure[2], "." in unsure[2].partition("]")[0], "not shown" in unsure[-1]) == (True, False, True)
 
 
 @pytest.mark.parametrize(("look", "mark"), [(Look(width=9), ">"), (Look(width=9, unicode=True), "…")])
