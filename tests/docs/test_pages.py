@@ -44,7 +44,7 @@ from testing.tenant.attempts import Ends
 from testing.tenant.escapes import BASELINE
 
 README = text("README.md")
-INSTALL, LIMITS, OPERATE, SECURITY = (text(f"docs/{name}.md") for name in ("install", "limits", "operate", "security"))
+INSTALL, LIMITS, UPGRADE, SECURITY = (text(f"docs/{name}.md") for name in ("install", "limits", "upgrade", "security"))
 LIMITS, OVERSUBSCRIPTION = LIMITS.split("\n## Oversubscription\n")
 
 
@@ -92,13 +92,13 @@ def test_the_page_on_autoscalers_has_the_message_that_is_said_and_our_resources(
 
 
 def test_the_patch_takes_away_what_the_plugin_wrote_into_the_status_of_a_node() -> None:
-    [patch] = re.findall(r"--subresource=status --type=json --patch '(.+)'", OPERATE)
+    [patch] = re.findall(r"--subresource=status --type=json --patch '(.+)'", UPGRADE)
     status = {"status": {"capacity": {"cpu": "4", names.GPU_COUNT: "2", names.GPU_CORE: "200"}}}
     assert jsonpatch.apply_patch(status, patch) == {"status": {"capacity": {"cpu": "4"}}}
 
 
 def test_what_administrators_write_on_nodes_is_removed_with_everything_else() -> None:
-    commands = section("docs/operate.md", "### Remove: what is left on nodes").partition("```\n")[0]
+    commands = section("docs/upgrade.md", "### Remove: what is left on nodes").partition("```\n")[0]
     assert {word[:-1] for word in commands.split() if word.endswith("-")} == {
         *(names.LABEL_SHARES, names.LABEL_LIMITS, names.LABEL_HAND_OVER, names.LABEL_NVIDIA_DEFAULT),
         *(names.LABEL_OVERSUBSCRIPTION, names.ANNOTATION_INVENTORY, names.ANNOTATION_CORDON, names.ANNOTATION_HELD),
@@ -107,7 +107,7 @@ def test_what_administrators_write_on_nodes_is_removed_with_everything_else() ->
 
 def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
     """All that only components bring, and what the controller writes; `kubectl apply` deletes nothing."""
-    step = OPERATE.split("\n### Go back: what the former")[1].split("\n### ")[0]
+    step = UPGRADE.split("\n### Go back: what the former")[1].split("\n### ")[0]
     [deleted] = re.findall(r" delete --ignore-not-found (.*)", step)
     components = ("limits/cgroup", "limits/mps", "usage", "watchdog-evict", "watchdog-kill")
     added = [each for name in components for each in tree.objects(name)]

@@ -1,6 +1,6 @@
 """An installation from its removal over all its changes to its removal, with pods that run through them.
 
-Every command is that of the pages: docs/operate.md (Remove, Real GPUs, Go back) and docs/install.md (Helm).
+Every command is that of the pages: docs/upgrade.md (Remove, Real GPUs, Go back) and docs/install.md (Helm).
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.e2e.conftest import CONFIG, GPU_GIB, PROFILE
 from tests.e2e.system import Json, System, is_ready, make_pod, replica_set, restarts
 
 pytestmark = pytest.mark.timeout(3600)
-PAGE: Final = "operate.md"
+PAGE: Final = "upgrade.md"
 NEXT: Final = Tree(ROOT, f"{installation.IMAGE.rpartition(':')[0]}:next")
 """The same under another tag, so that every pod of this project is replaced."""
 WITH_RESERVED: Final = PROFILE.replace("}]", ", reservedMiB: 600}]")
