@@ -147,7 +147,7 @@ def decide(known: Inputs, limits: Limits, now: float) -> Steps:
     ready = sorted(places, key=lambda pod: places[pod])
     if ready and room <= 0 and places[ready[0]] + 1 < most:
         newest = max((each.created, pod) for pod, each in staying.items() if each.namespace == largest)[1]
-        remove[newest], room = Why.TURN, room + 1
+        remove[newest] = Why.TURN  # its place is free, for the quota too, in a later tick
     return Steps(remove=remove, ask={pod: known.attempts.get(pod, 0) + 1 for pod in ready[: max(room, 0)]})
 
 

@@ -285,7 +285,9 @@ class Placeholders:
             logs.event(_LOG, "placeholder not removed", level=level, pod=uid, error=why_not, retry_s=retry_s)
             return False
         del self._there[uid]
-        self._attempts[uid] = there.attempt
+        self._attempts[uid] = there.attempt - (why is Why.TURN)
+        if why is Why.TURN:
+            self._resting[uid] = now + 2 * YIELD_S
         logs.event(_LOG, "placeholder removed", pod=uid, why=why.value)
         pod = next((each for each in snapshot.pods if each.ref.uid == uid), None)
         if node_requests.costs(why, bound=isinstance(pod, Bound)):

@@ -177,7 +177,7 @@ class Live:
         before, now = self.picture, self.clock.now()
         begin = views.earliest(now)
         found = [each for view in nodes.values() for each in views.grants(view, begin)]
-        told = map(views.of_event, self.watched.events())
+        told = [each for each in map(views.of_event, self.watched.events()) if each.at <= now.strftime(views.STAMP)]
         new = Picture(
             version=before.version if before else 0,
             nodes=nodes,

@@ -36,7 +36,7 @@ _MOST_OF_ONE: Final = 40  # namespace
 MOST_EXPLAINED: Final = 100  # groups of pods that wait
 _LONGEST_REASON: Final = 2048  # characters: a pod's author may name as many scheduling gates as an object can hold
 NOT_EVALUATED: Final = "not evaluated, because pods of too many kinds wait; see gpushare explain"
-_STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
+STAMP: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _BY_INDEX: Final = by_index(0)[:-1]
 
@@ -262,7 +262,7 @@ def _bindings(pod: Object, unit: MemoryUnit) -> Iterator[tuple[GpuUuid, int | No
 
 def latest(found: Iterable[Happening], now: datetime) -> tuple[Happening, ...]:
     """The newest of the last hour, the newest first, and not all of one namespace. Times that are none are left out."""
-    begin, until = earliest(now), now.strftime(_STAMP)  # who may write Events decides on their times
+    begin, until = earliest(now), (now + timedelta(minutes=5)).strftime(STAMP)
     recent = {each for each in found if begin <= each.at <= until}
     newest = sorted(recent, key=lambda each: (each.at, each.subject, each.text), reverse=True)
     return tuple(first_of_each(newest, lambda each: each.subject.partition("/")[0], _MOST_OF_ONE))[:_MOST]
@@ -278,7 +278,7 @@ def first_of_each(found: Iterable[T], owner: Callable[[T], str], most: int) -> I
 
 
 def earliest(now: datetime) -> str:
-    return (now - _SPAN).strftime(_STAMP)
+    return (now - _SPAN).strftime(STAMP)
 
 
 def grants(view: NodeView, begin: str = "") -> Iterator[Happening]:
@@ -313,7 +313,7 @@ def deleted(pod: Object, now: datetime) -> Happening | None:
     if not pods_wire.holds_gpus(pod) or not _was_given(pod):
         return None
     text = f"deleted from {pods_wire.node_of(pod)}, and gave its GPU memory back"
-    return Happening(at=now.strftime(_STAMP), warning=False, subject=str(pods_wire.ref(pod)), text=text)
+    return Happening(at=now.strftime(STAMP), warning=False, subject=str(pods_wire.ref(pod)), text=text)
 
 
 def of_event(event: Object) -> Happening:
@@ -323,13 +323,13 @@ def of_event(event: Object) -> Happening:
         at=next((f"{stamp[:19]}Z" for stamp in stamps if isinstance(stamp, str) and stamp), ""),
         warning=event.get("type") == "Warning",
         subject=f"{about['namespace']}/{about['name']}",
-        text=f"Event {event['reason']}: {event['message']}",  # which anyone who may write Events decides
+        text=f"Event {event['reason']}: {event['message']}",  # its author decides on this, and on the time
     )
 
 
 def health_changes(node: str, before: NodeView | None, after: NodeView | None, now: datetime) -> Iterator[Happening]:
     """GPUs of a node that changed their health or are gone, which no object keeps."""
-    at = now.strftime(_STAMP)
+    at = now.strftime(STAMP)
     old, new = ({card.uuid: card for card in view.cards} if view else {} for view in (before, after))
     for uuid, card in new.items():
         if uuid in old and (old[uuid].health, old[uuid].why) != (card.health, card.why):

@@ -45,10 +45,13 @@ def configuration(facts: Facts) -> Iterator[Finding]:
     except (WireError, SettingsError) as odd:
         problems = [str(odd)]
         found = ours = {}
-    for problem in problems:
-        yield error(where, problem, fix)
-    for weakness in _weaknesses(found, ours) if found else ():
-        yield warning(where, weakness, fix)
+    yield from (error(where, problem, fix) for problem in problems)
+    yield from (warning(where, weakness, fix) for weakness in (_weaknesses(found, ours) if found else ()))
+    for other in _extenders(found) if found else ():
+        if other.get("filterVerb") and other is not ours and other.get("nodeCacheCapable") is not True:
+            what = f"nodeCacheCapable of the extender {other.get('urlPrefix')} is not true"
+            why = "new kube-schedulers (seen: 1.36) score nodes as if empty then, kubernetes/kubernetes#141781"
+            yield warning(where, f"{what}: {why}", "set it in that entry, if that extender takes names of nodes")
 
 
 def other_extenders(facts: Facts) -> Sequence[Mapping[str, Any]]:
@@ -129,10 +132,6 @@ def _weaknesses(found: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[s
             f"weight of the extender is {weight}: below {needed} kube-scheduler's own scores decide where GPU pods go,"
             " not the policy, and GPUs are filled less"
         )
-    for other in _extenders(found):
-        if other.get("filterVerb") and other is not ours and other.get("nodeCacheCapable") is not True:
-            what = f"nodeCacheCapable of the extender {other.get('urlPrefix')} is not true"
-            yield f"{what}: new kube-schedulers (seen: 1.36) score nodes as if empty then, kubernetes/kubernetes#141781"
     client = fields.mapping(found, "clientConnection", _KEY)
     qps = _number(client.get("qps")) or kube_scores.CLIENT_QPS
     burst = _number(client.get("burst")) or kube_scores.CLIENT_BURST

@@ -65,10 +65,11 @@ COUNT: Final[Json] = {"type": "integer", "minimum": 1}
 LEVELS: Final = ("debug", "info", "warning", "error")
 OWN_LABELS: Final = ("app.kubernetes.io/name", "app.kubernetes.io/part-of")
 """By which Deployments, Services and NetworkPolicies find the pods."""
-ALL_LABELS: Final = (
-    *OWN_LABELS,
-    *("app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"),
+OF_OTHERS: Final = (
+    *(r"app\.kubernetes\.io/", r"helm\.sh/", r"gpushare\.dev/", r"kubernetes\.io/", r"pod-security\.kubernetes\.io/"),
+    r"security\.openshift\.io/",
 )
+"""How labels begin that the chart gives to its objects itself."""
 CIDR: Final = r"^([0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/[0-9]{1,3})$"
 
 
@@ -118,7 +119,7 @@ RULES: Final[Mapping[str, Json]] = {
     "kubeVersion": pattern(r"^(v?1\.(2[0-9]|[3-9][0-9])\.[0-9]+.*)?$"),
     "image.pullPolicy": enum("", "Always", "IfNotPresent", "Never"),
     "imagePullSecrets": {"type": "array", "items": {"oneOf": [NAME, REFERENCE]}, "uniqueItems": True},
-    "commonLabels": STRINGS | {"propertyNames": {"not": {"enum": [*ALL_LABELS]}}},
+    "commonLabels": STRINGS | {"propertyNames": {"not": pattern(rf"^({'|'.join(OF_OTHERS)})")}},
     "extraObjects": {"type": "array", "items": OBJECT},
     "gpus": enum("nvidia", "simulated"),
     "settings.memoryUnit": MEMORY_UNIT,

@@ -68,8 +68,8 @@ def test_the_notes_warn_of_a_policy_that_there_is_and_that_admits_no_scheduler(p
 
 def test_the_notes_say_whether_limits_are_held_and_that_alerts_need_scraping() -> None:
     rules: Json = {"rules": {"enabled": True}}
-    assert "Nothing but MIG holds" in helm.notes()
-    assert "r615 or newer, and nodes have" in helm.notes(limits={"cgroup": True, "mps": True})
+    assert "so only MIG holds" in helm.notes()
+    assert "r615 or newer, or where nodes have" in helm.notes(limits={"cgroup": True, "mps": True})
     assert "fire for ever" in helm.notes(monitoring=rules)
     on = {"enabled": True}
     assert "fire for ever" not in helm.notes(monitoring=rules | {"podMonitor": on, "serviceMonitor": on})

@@ -10,6 +10,13 @@
 
 {{/* Labels of an object: the chart, the component. Selectors and pods have the first two alone: selectors never change. */}}
 {{- define "gpushare.labels" -}}
+{{ include "gpushare.ownLabels" . }}
+{{- with (index . 0).Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpushare.ownLabels" -}}
 {{- $chart := index . 0 -}}
 app.kubernetes.io/name: {{ index . 1 }}
 app.kubernetes.io/instance: {{ $chart.Release.Name }}
@@ -17,9 +24,6 @@ app.kubernetes.io/part-of: gpushare
 app.kubernetes.io/version: {{ quote $chart.Chart.AppVersion }}
 app.kubernetes.io/managed-by: {{ $chart.Release.Service }}
 helm.sh/chart: {{ $chart.Chart.Name }}-{{ $chart.Chart.Version }}
-{{- with $chart.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
 {{/* Labels of a pod: the component, its values. */}}

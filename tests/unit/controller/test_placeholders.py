@@ -81,7 +81,8 @@ def test_a_namespace_that_has_all_gives_up_its_newest_for_another_and_no_more() 
     there = {"x": one(namespace="many"), "y": one(namespace="many", age_s=1)}
     refused = {"p": refusal(namespace="few"), "q": refusal(namespace="many")}
     steps = decide(refused=refused, asked=there, waiting="pqxy")
-    assert (steps.remove, list(steps.ask)) == ({"y": Why.TURN}, ["p"])
+    assert (steps.remove, list(steps.ask)) == ({"y": Why.TURN}, [])
+    assert list(decide(refused=refused, asked={"x": there["x"]}, waiting="pqx").ask) == ["p"]
     there["y"] = one(namespace="few")
     assert decide(refused=refused, asked=there, waiting="pqxy") == Steps(remove={}, ask={})
 
