@@ -94,7 +94,7 @@ class LimitBackend(Protocol):
 
 
 class AdvisoryBackend:
-    """Works everywhere and holds against mistakes only. Without a CDI spec, the webhook's variables remain."""
+    """Works everywhere and holds nothing: programs may ignore variables. Without a CDI spec, the webhook's remain."""
 
     limit: ClassVar[Limit] = Limit.ADVISORY
     needs_edits: ClassVar[bool] = False

@@ -51,8 +51,8 @@ _STEPS: Final = np.array([math.ceil(-1_000_000 * math.log(100 / score - 1)) for 
 class Scoring(ABC):
     """A policy with what it knows of the cluster. Safe for use by many threads.
 
-    `gpu_costs` choose the GPUs of a node, `costs` judge the node that gets them; equal GPUs go by what is free and by
-    index, equal nodes by name. Both are remembered under one outlook, by what they are given: a policy reads no more.
+    `gpu_costs` choose the GPUs of a node, `costs` judge the node that gets them; equal GPUs go by size, by what is free
+    and by index, equal nodes by name. Both are remembered under one outlook by what they are given, and read no more.
     """
 
     learns: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class Scoring(ABC):
 
 
 class Binpack(Scoring):
-    """The fullest GPU that fits, on the fullest node."""
+    """The GPU with the least free that fits, on the node with the smallest part free."""
 
     def gpu_costs(self, gpus: Gpus, mib: Ints | int, percent: Ints | int) -> Ints:  # noqa: ARG002 - of the protocol
         return gpus.free
