@@ -70,9 +70,9 @@ def test_the_notes_say_whether_limits_are_held_and_that_alerts_need_scraping() -
     rules: Json = {"rules": {"enabled": True}}
     assert "so only MIG holds" in helm.notes()
     assert "r615 or newer, or where nodes have" in helm.notes(limits={"cgroup": True, "mps": True})
-    assert "fire for ever" in helm.notes(monitoring=rules)
+    assert "never stop firing" in helm.notes(monitoring=rules)
     on = {"enabled": True}
-    assert "fire for ever" not in helm.notes(monitoring=rules | {"podMonitor": on, "serviceMonitor": on})
+    assert "never stop firing" not in helm.notes(monitoring=rules | {"podMonitor": on, "serviceMonitor": on})
 
 
 def test_prometheus_is_let_to_the_metrics_and_not_to_the_extender() -> None:
@@ -126,7 +126,8 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_mounts() -> None:
 
 def test_monitors_have_the_labels_and_the_interval_of_the_values() -> None:
     on = {"enabled": True, "labels": {"release": "prometheus"}}
-    found = objects(monitoring={"podMonitor": on, "serviceMonitor": on, "interval": "30s"})
+    common = {"release": "common"}
+    found = objects(monitoring={"podMonitor": on, "serviceMonitor": on, "interval": "30s"}, commonLabels=common)
     monitors = [each for each in found if each["kind"] in {"PodMonitor", "ServiceMonitor"}]
     assert len(monitors) == 3
     for monitor in monitors:

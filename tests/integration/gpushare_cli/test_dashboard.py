@@ -85,10 +85,11 @@ def blocks(picture: Picture) -> set[str]:
 
 
 def test_pods_come_and_go_in_the_picture(api: FakeKube, follow: Callable[..., Followed]) -> None:
+    clusters.add_event(api, clusters.event(clusters.waiting("late", 3), "GpuShareOfTheFuture", "", minutes=-4))
     followed = follow(api)
     picture = followed.until(lambda picture: picture.overview.totals.used_mib)
     assert picture.overview.totals.used_mib == 11 * 1024
-    assert any("Event GpuShareNoRoom: " in each.text for each in picture.happenings)
+    assert [each.text[:21] for each in picture.happenings if "Event " in each.text] == ["Event GpuShareNoRoom:"]
     assert blocks(picture) == {"notebooks/notebook-ada", "research/train-resnet", "serving/embed-api"}
     clusters.add_pod(api, clusters.running("late", clusters.gpus(0, 2)[1].uuid, 5, on=clusters.name_of(0), minutes=1))
     followed.until(lambda picture: "research/late" in blocks(picture))

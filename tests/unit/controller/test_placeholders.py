@@ -358,6 +358,20 @@ def test_a_namespace_whose_pods_the_server_refuses_holds_up_no_other(world: Worl
     assert len(named(world)) == 2
 
 
+def test_a_placeholder_that_gave_way_is_not_asked_for_at_once_and_has_lost_no_attempt(world: World) -> None:
+    fill(world)
+    placeholders, many = chore(world), [given_up(world, "many") for _ in range(2)]
+    assert len(tick(world, placeholders, ASK_AFTER_S)) == 2
+    few = given_up(world, "few")
+    tick(world, placeholders, ASK_AFTER_S)
+    [kept] = named(world)
+    tick(world, placeholders)
+    assert {*named(world)} == {kept, f"for-{uid_of(few)}"}
+    [gone] = [uid for pod in many if f"for-{(uid := uid_of(pod))}" != kept]
+    rests = world.clock.at + 2 * placeholding.YIELD_S
+    assert (placeholders._attempts[gone], placeholders._resting[gone]) == (0, rests)
+
+
 @pytest.mark.parametrize(
     "change",
     [
