@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Of a test that has failed, pytest-timeout no longer ends what waits for ever: its process ends instead."""
+    """Of a test that has failed, pytest-timeout no longer ends a wait without end: its process ends instead."""
     faulthandler.dump_traceback_later(600, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
