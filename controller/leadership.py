@@ -13,7 +13,7 @@ from typing import Final
 
 from controller import watches
 from controller.cluster_table import ClusterTable
-from controller.reconcile.loop import HandOverSummary, Reconciler
+from controller.reconcile.loop import HandOverSummary, LeaderLabel, Reconciler
 from controller.reconcile.node_requests import OFF, Limits, Refusals
 from controller.reconcile.placeholders import Placeholders
 from controller.reconcile.writer import Writer
@@ -30,6 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # longest wait for Bindings and patches in flight before the lease is released
 # Longer than a stream may be quiet before it is cut and resumed (`gpushare.kube.client`), and some tries to resume it.
 DEAD_S: Final = 180.0
+DEAF_S: Final = 60.0  # a longer silence about the Lease than those of a busy API server
 _TICK_S: Final = 0.1  # how late the start and the end of the lead may be noticed; writes look at the fence themselves
 
 
@@ -42,6 +43,7 @@ class Leadership:
     table: ClusterTable
     refusals: Refusals
     node_requests: Limits = OFF
+    pod: str = ""  # the name of this one
     namespace: str = names.NAMESPACE
     bind_s: float = 2.0
     quiet_s: float = QUIET_S
@@ -67,7 +69,8 @@ class Leadership:
         summary = HandOverSummary(writer=writer, namespace=self.namespace)
         asks = Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=self.node_requests)
         self.reconciler = Reconciler(writer=writer, state=state, table=table, refusals=refusals, bind_s=self.bind_s)
-        self.reconciler.others = (summary.tick, asks.tick)
+        self._label = LeaderLabel(writer=writer, namespace=self.namespace, pod=self.pod)
+        self.reconciler.others = (self._label.tick, summary.tick, asks.tick)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Wait for the lead in the background, and serve. If it is lost or a part fails, `on_lost` ends the process."""
@@ -86,6 +89,13 @@ class Leadership:
         unread = [reflector.path for reflector in self._reflectors if not reflector.synced.is_set()]
         unread += [optional.path for optional in self._optional if not optional.settled()]
         return f"the gpushare controller became leader and is still listing {unread[0]}" if unread else ""
+
+    def unready_pod(self) -> str:
+        """Why this replica neither serves nor could take over; empty if it does or could."""
+        if self.leading():
+            return self.unready()
+        silent_s = self.fence.lease_silent_s()
+        return "" if silent_s < DEAF_S else "this replica cannot read its Lease, so it could not lead; its log says why"
 
     def stop(self) -> None:
         """Begin nothing new. A thread ends with its request to the API server, a watch with its next event."""
@@ -122,6 +132,7 @@ class Leadership:
         while self.unready() and not self.clock.wait(self._stop_working, 0.1):
             pass
         logs.event(_LOG, "ready")
+        self._label.tick()  # at once: kube-scheduler waits
         self.reconciler.run(self._stop_working)
 
     def _spawn(self, name: str, part: Callable[[], None], on_lost: Callable[[], None]) -> threading.Thread:

@@ -69,6 +69,7 @@ class Controller:
             table=table,
             refusals=refusals,
             node_requests=Limits(most=settings.placeholders, life_s=settings.placeholder_seconds),
+            pod=settings.identity or socket.gethostname(),
             namespace=settings.namespace,
             bind_s=settings.bind_seconds,
         )
@@ -88,7 +89,7 @@ class Controller:
         ).handle
         probes.pages = {
             "/livez": lambda: verdict(self._stuck()),
-            "/readyz": lambda: verdict(leads.unready()),
+            "/readyz": lambda: verdict(leads.unready_pod()),
             "/metrics": metrics.page,
         }
 

@@ -32,7 +32,7 @@ _LASTING_S: Final = 60.0  # a worker that served so long did not fail at once
 _NEVER: Final = threading.Event()
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
-_UNTIL, _WORKER, _SUPERVISOR = range(3)  # slots
+_UNTIL, _WORKER, _SUPERVISOR, _LEASE = range(4)  # slots
 _LONG_AGO: Final = float("-inf")
 
 
@@ -41,17 +41,18 @@ class Fence:
 
     The worker compares that moment with the clock right before every write, without waiting for anybody. Both read the
     same clock of the machine, which goes on in suspend. Every slot is eight aligned bytes with one writer, so that a
-    reader sees the old value or the new one. The worker calls `leading` and `beat`, the supervisor all others.
+    reader sees the old value or the new one. The worker calls `leading`, `beat` and
+    `*_silent_s`, the supervisor all but `beat`.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._slots = memoryview(mmap.mmap(-1, 3 * struct.calcsize("d"))).cast("d")
+        self._slots = memoryview(mmap.mmap(-1, 4 * struct.calcsize("d"))).cast("d")
         self.close()
 
     def close(self) -> None:
         """No one may write. A worker that begins now has not been silent yet."""
-        self._slots[_UNTIL] = _LONG_AGO
+        self._slots[_UNTIL] = self._slots[_LEASE] = _LONG_AGO
         self.beat()
         self.supervisor_beat()
 
@@ -68,6 +69,13 @@ class Fence:
 
     def worker_silent_s(self) -> float:
         return self._clock.monotonic() - self._slots[_WORKER]
+
+    def lease_answered(self, moment: float) -> None:
+        """The API server has answered about the Lease, then."""
+        self._slots[_LEASE] = moment
+
+    def lease_silent_s(self) -> float:
+        return self._clock.monotonic() - self._slots[_LEASE]
 
     def supervisor_beat(self) -> None:
         self._slots[_SUPERVISOR] = self._clock.monotonic()
@@ -160,6 +168,7 @@ class Supervisor:
     def _attempt(self, elector: Elector) -> None:
         elector.attempt()
         self.fence.lead_until(elector.leading_until)
+        self.fence.lease_answered(elector.answered_at)
 
     def _wait(self, seconds: float, *, unless: Callable[[], bool] = lambda: False) -> None:
         until = self.clock.monotonic() + seconds

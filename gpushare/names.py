@@ -63,6 +63,11 @@ LABEL_RETRY: Final = "gpushare.dev/retry"
 ANNOTATION_PLACEHOLDER_FOR: Final = "gpushare.dev/placeholder-for"
 ANNOTATION_ATTEMPT: Final = "gpushare.dev/placeholder-attempt"
 
+LABEL_APP: Final = "app.kubernetes.io/name"  # on all objects of this project
+
+# What the controller that leads writes on its own pod, "true", and takes from others: its Service selects it.
+LABEL_LEADER: Final = "gpushare.dev/leader"
+
 # What only the controller writes on a pod, in the Binding. `{container}` forms are keyed by container name.
 ANNOTATION_ALLOCATION: Final = "gpushare.dev/allocation"
 PREFIX_DEVICES: Final = "devices.gpushare.dev/"  # comma-separated GPU UUIDs

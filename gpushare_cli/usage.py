@@ -130,7 +130,7 @@ def _ask(api: KubeApi, path: str) -> NodeUse:
 
 
 def _plugins(api: KubeApi, namespace: str) -> Mapping[NodeName, str]:
-    selector = {"labelSelector": f"app.kubernetes.io/name={names.PLUGIN}"}
+    selector = {"labelSelector": f"{names.LABEL_APP}={names.PLUGIN}"}
     pods = reading.listed(api, f"/api/v1/namespaces/{namespace}/pods", selector)
     return {
         node: kube.pod_path(namespace, f"{pods_wire.ref(pod).name}:{port}", "proxy/metrics")

@@ -199,8 +199,8 @@ class ApiServer:
         self._own.append(child)
 
     def _wait_for_controller(self) -> None:
-        ready = f"{self.probes}/readyz"
-        process.wait_until(lambda: _answers(ready), "controller ready", limits.INSTALLATION_S, *self._own)
+        leads = f"{self.extender}/readyz"
+        process.wait_until(lambda: _answers(leads), "controller ready", limits.INSTALLATION_S, *self._own)
 
     def _has_webhook(self) -> bool:
         container = {"name": "c", "image": "i", "resources": {"limits": {names.GPU_MEM: "1"}}}

@@ -199,13 +199,15 @@ def wait_ready(cluster: Cluster, timeout_s: float = limits.INSTALLATION_S) -> No
 
 
 def _missing(cluster: Cluster) -> list[str]:
-    answer = cluster.kubectl("get", "deployments,daemonsets", "-n", NAMESPACE, "-o", "json", check=False)
+    answer = cluster.kubectl("get", "deployments,daemonsets,endpoints", "-n", NAMESPACE, "-o", "json", check=False)
     if answer.returncode != 0:
         return [answer.stderr.strip()]
-    # Only the controller that leads is ready.
+    # Of a former version only the controller that leads is ready.
     wanted = {"gpushare-controller": 1, "gpushare-webhook": 2, "gpushare-scheduler": 2}
     wanted["gpushare-device-plugin"] = len(cluster.nodes)
-    for item in json.loads(answer.stdout)["items"]:
+    items = json.loads(answer.stdout)["items"]
+    leads = any(item["metadata"]["name"] == "gpushare-controller" and item.get("subsets") for item in items)
+    for item in items:
         status = item.get("status", {})
         ready = status.get("readyReplicas", status.get("numberReady", 0))
         name = item["metadata"]["name"]
@@ -217,4 +219,5 @@ def _missing(cluster: Cluster) -> list[str]:
         for node in nodes
         if node["status"]["allocatable"].get("aliyun.com/gpu-mem", "0") == "0"
     ]
-    return [*wanted, *(f"GPU memory of {name}" for name in without)]
+    leader = [] if leads else ["an endpoint of the controller's Service"]
+    return [*wanted, *leader, *(f"GPU memory of {name}" for name in without)]

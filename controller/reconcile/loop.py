@@ -1,8 +1,10 @@
 """The leader's tick: one snapshot of the cluster, and all that is done about it, in a fixed order.
 
-What takes a page or less is here: reservations in doubt, warnings, the summary of how nodes hand over, the audit.
+What takes a page or less is here: reservations in doubt, warnings, the summary of how nodes hand over, the label by
+which the Service finds the leader, the audit.
 """
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -28,7 +30,7 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.kube.api import KubeApi
+from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.ledger import Allocation
 from gpushare.runtime import logs
 from gpushare.wire import hand_over, pods as pods_wire
@@ -39,7 +41,7 @@ AUDIT_S: Final = 60.0
 MAX_REPORTS: Final = 20  # a tick
 MAX_READS: Final = 20  # a tick
 RECENT: Final = timedelta(minutes=10)
-WRITE_AGAIN_S: Final = 60.0  # in case somebody changed the summary
+WRITE_AGAIN_S: Final = 60.0  # in case somebody changed the summary, or the label
 WRITE_RETRY_S: Final = 5.0
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -194,6 +196,50 @@ class HandOverSummary:
             self._due = now + WRITE_AGAIN_S
             self._changes.clear("error")
             self._changes.say("hand-over summarized", "summary", hand_over=summary)
+
+
+@dataclass(kw_only=True)
+class LeaderLabel:
+    """Makes the Service lead here: it selects a label that the leader has on its own pod and takes from all others.
+
+    All replicas are ready, so that a roll-out ends; one that a frozen leader has left labelled is asked no more.
+    """
+
+    writer: Writer
+    namespace: str
+    pod: str  # the name of this one
+    _due: float = field(init=False, default=float("-inf"))
+    _changes: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
+
+    def tick(self, _: Snapshot | None = None) -> None:
+        now, write = self.writer.clock.monotonic(), self.writer
+        if now < self._due:
+            return
+        pods, ours = (
+            f"/api/v1/namespaces/{self.namespace}/pods",
+            {"labelSelector": f"{names.LABEL_APP}={names.CONTROLLER}"},
+        )
+        try:
+            found = dict(write.api.list_page(pods, ours, keep=_leader_label, timeout_s=3.0).items)
+            for name in sorted(found, key=lambda name: name != self.pod):
+                wanted = "true" if name == self.pod else None
+                if found[name] != wanted:
+                    body = {"metadata": {"labels": {names.LABEL_LEADER: wanted}}}
+                    with contextlib.suppress(kube.NotFoundError):
+                        write.api.patch(f"{pods}/{name}", body, timeout_s=3.0, precondition=write.leading)
+        except kube.KubeError as error:
+            self._due = now + TICK_S
+            effect = f"kube-scheduler does not reach this replica by Service {names.CONTROLLER_SERVICE}"
+            fix = "it may need the right to list and patch pods: apply the manifests again"
+            level, why = logging.WARNING, str(error)
+            self._changes.say("leader label not written", "error", level=level, error=why, effect=effect, fix=fix)
+        else:
+            self._due = now + WRITE_AGAIN_S
+            self._changes.clear("error")
+
+
+def _leader_label(pod: JsonObject) -> tuple[str, str | None]:
+    return pod["metadata"]["name"], (pod["metadata"].get("labels") or {}).get(names.LABEL_LEADER)
 
 
 def audit(index: Index) -> list[str]:

@@ -86,7 +86,7 @@ def make(pod: PodRef, spec: JsonObject, nodes: Collection[NodeName], attempt: in
     """The placeholder of a pod. It keeps off nodes by name: the label with a node's host name may differ from it."""
     away = [{"key": _NAME, "operator": "NotIn", "values": [name]} for name in sorted(nodes)]
     terms = [{**term, "matchFields": [*term.get("matchFields", ()), *away]} for term in terms_of(spec)]
-    labels = {"app.kubernetes.io/name": "gpushare-placeholder", "app.kubernetes.io/part-of": "gpushare"}
+    labels = {names.LABEL_APP: "gpushare-placeholder", "app.kubernetes.io/part-of": "gpushare"}
     # In its simulation an autoscaler puts it on the new node, where it must not count as one to be kept.
     told = {SAFE_TO_EVICT: "true", names.ANNOTATION_PLACEHOLDER_FOR: str(pod), names.ANNOTATION_ATTEMPT: str(attempt)}
     name, namespace = f"{_PREFIX}{pod.uid}", names.PLACEHOLDERS

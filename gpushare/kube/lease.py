@@ -31,6 +31,7 @@ class Elector:
     lease_s: float = 15.0  # others may take over after this long without a renewal
     renew_s: float = 10.0  # the leader gives up after this long without a successful renewal
     leading_until: float = field(init=False, default=float("-inf"))  # on `clock`; grows with every renewal
+    answered_at: float = field(init=False, default=float("-inf"))  # on `clock`: when the Lease was last read or written
     _lease: JsonObject | None = field(init=False, default=None)  # as this candidate wrote it last
     _seen: tuple[str, str] = field(init=False, default=("", ""))
     _seen_at: float = field(init=False, default=float("-inf"))
@@ -48,8 +49,11 @@ class Elector:
         try:
             if self._renew() or self._acquire():
                 self.leading_until = sent + self.renew_s
+            self.answered_at = self.clock.monotonic()
         except kube.ConflictError:
-            pass  # another candidate was first; the next attempt reads what it wrote
+            self.answered_at = (
+                self.clock.monotonic()
+            )  # another candidate was first; the next attempt reads what it wrote
         except kube.KubeError as error:
             logs.event(_LOG, "lease", level=logging.WARNING, error=str(error), leading=self.leading())
         except (AttributeError, LookupError, TypeError, ValueError) as error:

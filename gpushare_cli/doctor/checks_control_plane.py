@@ -86,21 +86,18 @@ def webhook_certificate(facts: Facts) -> Iterator[Finding]:
 
 
 def controller_running(facts: Facts) -> Iterator[Finding]:
-    """One replica is ready and the Service knows it; another one waits to take over."""
-    where, part = facts.own("deployment", names.CONTROLLER), facts.snapshot.controller_deployment
-    _, wanted = objects.replicas(facts.needed("deployment", names.CONTROLLER, part, ", so no GPU pod is placed"))
+    """Replicas are ready, and the Service knows the one that leads."""
+    part, missing = facts.snapshot.controller_deployment, ", so no GPU pod is placed"
+    deployment = facts.needed("deployment", names.CONTROLLER, part, missing)
     reached = facts.reached(names.CONTROLLER)
-    look, logs = _pods(facts, names.CONTROLLER), facts.all_logs(names.CONTROLLER)
-    if not reached:
-        problem = "its Service has no endpoint, because no replica leads: no GPU pod is placed"
-        yield error(where, problem, f"{look}; {logs}")
-    elif reached > 1:
-        problem = f"{reached} replicas report ready, but only one may lead (normal for seconds while the lead changes)"
-        yield error(where, problem, f"ask again; if it stays: {look}; {logs}")
-    else:  # whether they lead or wait
-        phases = [(pod.get("status") or {}).get("phase") for pod in facts.own_pods(names.CONTROLLER)]
-        if (alive := phases.count("Running")) < wanted:
-            yield warning(where, f"{alive} of {wanted} replicas run, so no one may be there to take over", look)
+    effect = f", and its Service has no endpoint, because none has the label {names.LABEL_LEADER}: no GPU pod is placed"
+    yield from _replicas(facts, names.CONTROLLER, deployment, effect, is_reached=reached > 0)
+    if reached > 1:
+        problem = (
+            f"{reached} replicas have the label {names.LABEL_LEADER}; only while the lead changes may there be two"
+        )
+        look = f"{_pods(facts, names.CONTROLLER)}; {facts.all_logs(names.CONTROLLER)}"
+        yield error(facts.own("service", names.CONTROLLER_SERVICE), problem, f"ask again; if it stays: {look}")
 
 
 def controller_leads(facts: Facts) -> Iterator[Finding]:
@@ -184,7 +181,7 @@ def _replicas(
 
 
 def _pods(facts: Facts, component: str) -> str:
-    return facts.kubectl(f"get pods -l {objects.LABEL_APP}={component}")
+    return facts.kubectl(f"get pods -l {names.LABEL_APP}={component}")
 
 
 def _waiting(facts: Facts, scheduler: str) -> int:

@@ -321,5 +321,5 @@ def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]
 
 
 def _restart(facts: Facts, node: GpuNode) -> str:
-    selected = f"-l {objects.LABEL_APP}={names.PLUGIN} --field-selector spec.nodeName={node.name}"
+    selected = f"-l {names.LABEL_APP}={names.PLUGIN} --field-selector spec.nodeName={node.name}"
     return facts.kubectl(f"delete pod {selected}")

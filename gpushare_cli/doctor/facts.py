@@ -128,7 +128,7 @@ class Facts:
         return self.now - (objects.moment(created) or self.now)
 
     def all_logs(self, component: str) -> str:
-        return self.kubectl(f"logs -l {objects.LABEL_APP}={component} --prefix --tail=100")
+        return self.kubectl(f"logs -l {names.LABEL_APP}={component} --prefix --tail=100")
 
     def needed(self, kind: str, name: str, part: Object, consequence: str, make: Make = error) -> JsonObject:
         """An object without which a check has nothing more to say than that it is missing."""
@@ -254,7 +254,7 @@ class Facts:
         return [
             pod
             for pod in read(self.snapshot.pods)
-            if pods_wire.ref(pod).namespace == self.namespace and objects.label(pod, objects.LABEL_APP) == component
+            if pods_wire.ref(pod).namespace == self.namespace and objects.label(pod, names.LABEL_APP) == component
         ]
 
     @cached_property

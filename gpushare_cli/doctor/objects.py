@@ -10,7 +10,6 @@ from gpushare.runtime import options
 from gpushare.wire import fields
 from gpushare_cli import usage
 
-LABEL_APP: Final = "app.kubernetes.io/name"
 LABEL_NAMESPACE: Final = "kubernetes.io/metadata.name"
 KUBE_SYSTEM: Final = "kube-system"
 RUNTIME_CLASSES: Final = (names.RUNTIME_CLASS, "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")

@@ -124,7 +124,7 @@ def healthy(
         spec = {"holderIdentity": f"{name}-0_ab12", "renewTime": ago(seconds=2), "leaseDurationSeconds": 15}
         seed(api, {"kind": "Lease", "metadata": {"name": name, "namespace": NS}, "spec": spec})
     for number in range(2):
-        seed(api, own_pod(f"{names.CONTROLLER_SERVICE}-{number}", names.CONTROLLER_SERVICE, ready=number == 0))
+        seed(api, own_pod(f"{names.CONTROLLER_SERVICE}-{number}", names.CONTROLLER_SERVICE))
         gpu_node(api, f"node-{'ab'[number]}")
     held = make_allocation("web", make_grant(0), node="node-a")
     seed(api, bound_pod("web", held_by=held))
@@ -144,8 +144,7 @@ def _as_running(item: JsonObject, minor: int) -> JsonObject:
     """An object of the manifests, with what the cluster adds to it."""
     kind, name = item["kind"], item["metadata"]["name"]
     if kind == "Deployment":
-        ready = 1 if name == names.CONTROLLER_SERVICE else item["spec"]["replicas"]
-        item = {**item, "status": {"readyReplicas": ready}}
+        item = {**item, "status": {"readyReplicas": item["spec"]["replicas"]}}
     if name == names.HAND_OVER:
         item = {**item, **hand_over.data("envvar")}
     if kind.endswith("WebhookConfiguration"):

@@ -108,20 +108,49 @@ def leader(system: System) -> str:
     return str(system.api.get(LEASE)["spec"].get("holderIdentity") or "")
 
 
-def kill_leader(system: System) -> None:
+def leaders_pod(system: System) -> Json:
     holder = leader(system)
-    for pod in component_pods(system, "controller"):
-        if holder.startswith(pod["metadata"]["name"]):
-            kill(system, pod)
+    return next(pod for pod in component_pods(system, "controller") if holder.startswith(pod["metadata"]["name"]))
 
 
-def wait_for_new_leader(system: System, done: threading.Event) -> None:
-    """Until a controller that is alive holds the lease and reports ready; `done` ends the wait early."""
+def kill_leader(system: System) -> str:
+    """Its name; empty if there is none."""
+    try:
+        pod = leaders_pod(system)
+    except StopIteration:
+        return ""
+    kill(system, pod)
+    return str(pod["metadata"]["name"])
+
+
+@contextlib.contextmanager
+def frozen_leader(system: System) -> Iterator[Json]:
+    """Its pod, of which nothing runs until the end of the block. It keeps its connections, and is not told anything."""
+    pod = leaders_pod(system)
+    processes = container_processes(pod)
+    try:
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        yield pod
+    finally:
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def served_by(system: System) -> list[str]:
+    """Pods that the controller's Service sends to, by their names."""
+    found = system.api.get(f"/api/v1/namespaces/{names.NAMESPACE}/endpoints/{names.CONTROLLER_SERVICE}")
+    addresses = (each for subset in found.get("subsets") or () for each in subset.get("addresses") or ())
+    return [each["targetRef"]["name"] for each in addresses]
+
+
+def wait_for_new_leader(system: System, done: threading.Event, old: str) -> None:
+    """Until the Service leads to the holder of the lease, which is another one; `done` ends the wait early."""
 
     def leads() -> bool:
-        holder = leader(system)
-        pods = component_pods(system, "controller")
-        return any(holder.startswith(pod["metadata"]["name"]) and is_ready(pod) for pod in pods)
+        served = served_by(system)
+        return len(served) == 1 and leader(system).startswith(served[0]) and served[0] != old
 
     system.eventually("a new leader", lambda: done.is_set() or leads())
 

@@ -96,6 +96,22 @@ def test_the_other_replica_serves_once_the_lease_of_a_dead_leader_has_ended(syst
     checks.run_and_see_their_gpus(system, namespace, make_pod("after"))
 
 
+def test_a_roll_out_of_the_controllers_ends_and_pods_are_bound_meanwhile(system: System, namespace: str) -> None:
+    """Both are ready, and the Service leads to one: no tool waits forever, and no drain is refused forever."""
+    deployment = ("-n", names.NAMESPACE, "rollout")
+    before = {pod["metadata"]["name"] for pod in disturb.component_pods(system, "controller")}
+    system.cluster.kubectl(*deployment, "restart", f"deployment/{names.CONTROLLER}")
+    system.create(namespace, *[make_pod(f"p{i}") for i in range(8)])
+    system.cluster.kubectl(*deployment, "status", f"deployment/{names.CONTROLLER}", "--timeout=120s", timeout_s=150)
+    ready = {pod["metadata"]["name"] for pod in disturb.component_pods(system, "controller") if is_ready(pod)}
+    assert (len(ready), ready & before) == (2, set())
+    checks.every_container_sees_exactly_its_gpus(system, namespace, system.all_running(namespace, 8))
+    system.eventually(
+        "one is served", lambda: [*ready & {*disturb.served_by(system)}] == disturb.served_by(system) != []
+    )
+    assert len(disturb.served_by(system)) == 1
+
+
 @pytest.mark.parametrize("seed", ["gpu-pod-vectoradd", "gpu-pod-whole"])
 def test_a_whole_gpu_beside_a_shared_one(system: System, namespace: str, seed: str) -> None:
     """As the guides ask NVIDIA's plugin: a GPU that no one else is on."""

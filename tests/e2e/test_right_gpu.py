@@ -76,16 +76,21 @@ def test_pods_of_two_and_three_gpu_containers_get_exactly_their_gpus(system: Sys
 
 
 @pytest.mark.parametrize(("kills", "count"), [(3, 40), pytest.param(20, 200, marks=pytest.mark.soak)])
-def test_leaders_killed_in_the_middle_change_nothing(system: System, namespace: str, kills: int, count: int) -> None:
+def test_leaders_killed_and_frozen_in_the_middle_change_nothing(
+    system: System, namespace: str, kills: int, count: int
+) -> None:
     """The state machine of `tests/unit/controller` has every interleaving; here are real processes and connections."""
 
-    def kill(done: threading.Event) -> None:
+    def disturbance(done: threading.Event) -> None:
         for number in range(kills):
             disturb.wait_for_bound(system, namespace, number * count // kills)
-            disturb.kill_leader(system)
-            disturb.wait_for_new_leader(system, done)
+            if number % 2:
+                with disturb.frozen_leader(system) as pod:
+                    disturb.wait_for_new_leader(system, done, pod["metadata"]["name"])
+            else:
+                disturb.wait_for_new_leader(system, done, disturb.kill_leader(system))
 
-    run_disturbed(system, namespace, [make_pod(f"p{i:03}") for i in range(count)], kill)
+    run_disturbed(system, namespace, [make_pod(f"p{i:03}") for i in range(count)], disturbance)
 
 
 @pytest.mark.parametrize("count", [40, LARGE])

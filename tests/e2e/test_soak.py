@@ -83,7 +83,7 @@ SECRET: Final = f"/api/v1/namespaces/{names.NAMESPACE}/secrets/{names.WEBHOOK_SE
 PAUSE_S: Final = (2.0, 14.0)
 """Between the end of one fault and the next; some come before the last one is over, others find all at rest."""
 
-Fault = Callable[[System, random.Random], None]
+Fault = Callable[[System, random.Random], object]
 
 
 def kill_one(component: str) -> Fault:

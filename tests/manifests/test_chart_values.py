@@ -139,7 +139,7 @@ def test_a_single_pod_has_no_budget_that_keeps_its_node_from_being_drained(repli
     made = {each["metadata"]["name"]: each["spec"]["replicas"] for each in found if each["kind"] == "Deployment"}
     assert made == dict.fromkeys(names_of, replicas)
     budgets = {each["metadata"]["name"] for each in found if each["kind"] == "PodDisruptionBudget"}
-    assert budgets == ({names.WEBHOOK, names.SCHEDULER} if replicas > 1 else set())
+    assert budgets == (set(names_of) if replicas > 1 else set())
 
 
 def test_pods_restart_exactly_when_their_settings_change() -> None:

@@ -208,8 +208,9 @@ def test_services_lead_to_the_ports_that_are_listened_on() -> None:
         assert declared["containerPort"] == port
         assert service["ports"][0]["targetPort"] == declared["name"]
         deployment = tree.one(BASE, "Deployment", name)["spec"]
-        assert service["selector"] == deployment["selector"]["matchLabels"]
-        assert service["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
+        leads = {names.LABEL_LEADER: "true"} if name == names.CONTROLLER_SERVICE else {}
+        assert service["selector"] == {**deployment["selector"]["matchLabels"], **leads}
+        assert not leads.keys() & deployment["template"]["metadata"]["labels"].keys()
 
 
 def test_the_certificates_directory_is_writable_memory() -> None:

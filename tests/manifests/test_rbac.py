@@ -246,18 +246,15 @@ def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_w
     assert f"The controller's request, {request} MiB, is enough for the leader of a cluster of 5,000 nodes" in page
 
 
-def test_a_roll_out_of_the_controller_does_not_wait_for_a_second_ready_replica() -> None:
-    spec = tree.one(BASE, "Deployment", "gpushare-controller")["spec"]
-    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == "100%"
-    assert spec["replicas"] == 2
+def test_roll_outs_and_drains_lose_no_replica() -> None:
+    controller, webhook = (
+        tree.one(BASE, "Deployment", name)["spec"] for name in ("gpushare-controller", "gpushare-webhook")
+    )
+    assert controller["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": "100%"}
+    assert webhook["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert webhook["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]
     guarded = {each["metadata"]["name"] for each in tree.objects("servers") if each["kind"] == "PodDisruptionBudget"}
-    assert guarded == {"gpushare-webhook", "gpushare-scheduler"}
-
-
-def test_a_roll_out_of_the_webhook_loses_no_replica() -> None:
-    spec = tree.one(BASE, "Deployment", "gpushare-webhook")["spec"]
-    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    assert spec["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]
+    assert guarded == {"gpushare-webhook", "gpushare-scheduler", "gpushare-controller"}
 
 
 def probes(component: str) -> dict[str, Json]:

@@ -95,7 +95,7 @@ class Term:
     """A worker with threads in place of a process: it is dead when its line is cut."""
 
     def __init__(
-        self, api: FakeKube, clock: SharedClock, fence: Fence, *, quiet_s: float = 0.1, dead_s: float = 60.0
+        self, api: FakeKube, clock: SharedClock, fence: Fence, pod: str, *, quiet_s: float = 0.1, dead_s: float = 60.0
     ) -> None:
         self._fence, self.line, self.state = fence, Line(api), ClusterState(resource_config=ResourceConfig())
         self.leadership = Leadership(
@@ -105,6 +105,7 @@ class Term:
             state=self.state,
             table=ClusterTable(self.state, clock),
             refusals=Refusals(clock),
+            pod=pod,
             quiet_s=quiet_s,
             dead_s=dead_s,
         )
@@ -177,7 +178,7 @@ class Replica:
             term.join()
 
     def _make_term(self) -> Term:
-        term = Term(self._api, self._clock, self._fence, **self._waits)
+        term = Term(self._api, self._clock, self._fence, self._name, **self._waits)
         self.all_terms.append(term)
         return term
 

@@ -96,6 +96,28 @@ def test_one_leads_and_the_other_waits_for_the_lease(api: FakeKube, clock: Clock
         clock.eventually("second is ready", lambda: ready(second))
 
 
+def test_the_service_finds_the_leader_by_a_label_that_a_dead_one_loses(api: FakeKube, clock: Clock) -> None:
+    """Both are ready; else `kubectl rollout status`, and all that waits for it, would never end."""
+    for name in ("first", "second"):
+        api.seed(OWN_PODS, {"metadata": {"name": name, "labels": {names.LABEL_APP: names.CONTROLLER}}})
+    with leading(api, clock) as first, following(api, clock) as [second]:
+        clock.eventually("first is labelled", lambda: labelled(api) == ["first"])
+        clock.eventually("second could lead", lambda: second.term.leadership.unready_pod() == "")
+        assert first.term.leadership.unready_pod() == ""
+        first.die()
+        clock.eventually("second is labelled", lambda: labelled(api) == ["second"])
+        api.fail_next(lambda call: call.path == LEASE, kube.ForbiddenError("no"), times=10**6)
+        clock.eventually("second loses the lead", second.lost.is_set)
+        assert second.term.leadership.unready_pod().startswith("this replica cannot read its Lease")
+
+
+OWN_PODS = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
+
+
+def labelled(api: FakeKube) -> list[str]:
+    return [pod["metadata"]["name"] for pod in api.objects(OWN_PODS) if names.LABEL_LEADER in pod["metadata"]["labels"]]
+
+
 def test_the_leader_tells_the_webhook_how_nodes_hand_over_gpus(api: FakeKube, clock: Clock) -> None:
     config_map = hand_over.path(names.NAMESPACE)
     api.seed(config_map.rpartition("/")[0], {"metadata": {"name": names.HAND_OVER}})

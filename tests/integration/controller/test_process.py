@@ -65,7 +65,10 @@ class Program:
             return False
 
     def is_ready(self) -> bool:
-        return self.answers("/readyz")
+        """Whether it leads and serves: the kubelet's probe says this of a follower too."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.ask("GET", "/readyz")[0] == 200
+        return False
 
     def probe(self, path: str) -> tuple[int, bytes]:
         return self.ask("GET", path, port=self.probe_port)
@@ -152,7 +155,8 @@ def test_another_takes_over_with_the_same_ledger(
     first, second = program, start()
     assert schedule(first, add_pod(api, "p")) == ""
     eventually("second follows", second.answers)
-    assert second.probe("/readyz") == (503, b"this replica of the gpushare controller does not lead\n")
+    assert second.ask("GET", "/readyz") == (503, b"this replica of the gpushare controller does not lead\n")
+    eventually("second could lead", lambda: second.answers("/readyz"))
     assert second.probe("/livez") == (200, b"ok\n")
     first.kill()
     eventually("second is ready", second.is_ready)

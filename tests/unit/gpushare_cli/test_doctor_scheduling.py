@@ -114,7 +114,7 @@ CHANGES: dict[str, list[Change]] = {
     "controller-running": [
         missing("Deployment", "gpushare-controller"),
         *(endpoints(names.CONTROLLER_SERVICE, count) for count in (0, 2)),
-        missing("Pod", "gpushare-controller-1"),
+        put("Deployment", names.CONTROLLER, "status", value={"readyReplicas": 1}),
     ],
     "controller-leads": [
         missing("Lease", names.LEASE),

@@ -1,0 +1,69 @@
+"""The label by which the controller's Service finds the replica that leads."""
+
+import logging
+
+import pytest
+
+from controller.reconcile.loop import TICK_S, WRITE_AGAIN_S, LeaderLabel
+from gpushare import names
+from gpushare.kube import api as kube
+from testing.controller.world import World
+
+PODS = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
+LED = {names.LABEL_LEADER: "true"}
+
+
+@pytest.fixture
+def world() -> World:
+    """Three replicas, of which the last led until it froze, and a pod of another component."""
+    world = World()
+    for name, labels in {"a": {}, "b": {}, "c": LED}.items():
+        world.api.seed(PODS, {"metadata": {"name": name, "labels": {names.LABEL_APP: names.CONTROLLER, **labels}}})
+    world.api.seed(PODS, {"metadata": {"name": "other", "labels": LED}})
+    return world
+
+
+@pytest.fixture
+def label(world: World) -> LeaderLabel:
+    return LeaderLabel(writer=world.writer, namespace=names.NAMESPACE, pod="b")
+
+
+def labelled(world: World) -> list[str]:
+    found = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in world.api.objects(PODS)}
+    return [name for name, labels in found.items() if labels.get(names.LABEL_LEADER) == "true"]
+
+
+def test_the_leader_alone_is_labelled_and_again_where_somebody_changes_it(world: World, label: LeaderLabel) -> None:
+    label.tick()
+    assert (labelled(world), world.api.count("patch")) == (["b", "other"], 2)
+    world.api.edit(f"{PODS}/b", lambda pod: pod["metadata"]["labels"].pop(names.LABEL_LEADER))
+    world.clock.at += WRITE_AGAIN_S - 1
+    label.tick()
+    assert labelled(world) == ["other"]
+    world.clock.at += 1
+    label.tick()
+    assert (labelled(world), world.api.count("patch")) == (["b", "other"], 3)
+
+
+@pytest.mark.parametrize("verb", ["list", "patch"])
+def test_what_fails_is_told_once_and_tried_at_the_next_tick(
+    world: World, label: LeaderLabel, verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.api.fail_next(lambda call: call.verb == verb, kube.UnreachableError("down"), times=2)
+    for _ in range(4):
+        label.tick()
+        world.clock.at += TICK_S
+    assert (labelled(world), caplog.messages) == (["b", "other"], ["leader label not written"])
+
+
+def test_a_pod_that_is_gone_by_then_keeps_no_one_back(world: World, label: LeaderLabel) -> None:
+    world.api.fail_next(lambda call: call.path == f"{PODS}/b", kube.NotFoundError("gone"))
+    label.tick()
+    assert labelled(world) == ["other"]
+
+
+def test_a_replica_that_no_longer_leads_labels_no_one(world: World, label: LeaderLabel) -> None:
+    world.leads = False
+    label.tick()
+    assert labelled(world) == ["c", "other"]
