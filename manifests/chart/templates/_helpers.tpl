@@ -73,6 +73,27 @@ topologySpreadConstraints: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{- /* The budget of a Deployment. A single pod has none, which would let no drain take it. */ -}}
+{{- define "gpushare.budget" -}}
+{{- $chart := index . 0 -}}
+{{- if gt (int (index . 2).replicas) 1 }}
+---
+apiVersion: {{ ternary "policy/v1" "policy/v1beta1" (eq (include "gpushare.since" (list $chart "1.23")) "true") }}
+kind: PodDisruptionBudget
+metadata:
+  name: {{ index . 1 }}
+  namespace: gpushare-system
+  labels: {{- include "gpushare.labels" (list $chart (index . 1)) | nindent 4 }}
+spec:
+  minAvailable: 1
+  {{- if eq (include "gpushare.since" (list $chart "1.30")) "true" }}
+  unhealthyPodEvictionPolicy: AlwaysAllow # a pod that is not ready anyway holds up no drain
+  {{- end }}
+  selector:
+    matchLabels: {app.kubernetes.io/name: {{ index . 1 }}}
+{{- end }}
+{{- end -}}
+
 {{/* A reference to an image: its values, the tag where they have none. */}}
 {{- define "gpushare.reference" -}}
 {{- $image := index . 0 -}}
