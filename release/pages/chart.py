@@ -82,11 +82,13 @@ def pattern(text: str) -> Json:
 
 
 MEMORY_UNIT: Final[Json] = pattern("^([1-9][0-9]*)?(MiB|GiB)$")
+_RESOURCE: Final = r" *[^,/*'\s]+/[^,*'\s]+\*?"
 _FACTOR: Final = r"\s*[0-9]+(\.[0-9]+)?\s*"
 _LIMIT: Final = rf"\s*({'|'.join(limit.value for limit in Limit if limit is not Limit.WATCHDOG)})\s*"
 PATTERNS: Final[Mapping[str, str]] = {
     "unified_memory": "^[0-9]+(Mi|Gi|Ti)?$",
     "oversubscription": rf"^({_FACTOR}|[^,=]+={_FACTOR})(,[^,=]+={_FACTOR})*$",
+    "foreign_resources": rf"^({_RESOURCE}(,{_RESOURCE})*)?$",
     "limits": f"^(auto|{_LIMIT}(,{_LIMIT})*)$",
 }
 """Of settings by their field: the program ends with what they do not match."""

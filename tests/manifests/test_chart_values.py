@@ -68,14 +68,19 @@ def test_the_words_of_a_setting_are_those_that_it_takes(name: str) -> None:
             field.metadata["parse"]("other")
 
 
-@pytest.mark.parametrize("name", ["limits", "oversubscription"])
+@pytest.mark.parametrize("name", PATTERNS.keys() - {"unified_memory"})
 def test_the_chart_takes_of_a_setting_what_the_program_takes(name: str) -> None:
-    [field] = [field for field in dataclasses.fields(SETTINGS["devicePlugin"]) if field.name == name]
+    [field] = [each for cls in SETTINGS.values() for each in dataclasses.fields(cls) if each.name == name]
     taken = {
+        "foreign_resources": ["", "nvidia.com/gpu", "a.io/gpu, b.io/gpu-*"],
         "limits": ["auto", "cgroup", "mig, hami-core,advisory", "mps,cgroup"],
         "oversubscription": ["1", "1.5", "T4=1.25", "1, Tesla T4=1.5,A100-SXM4-80GB=2", " 2 "],
     }
-    refused = {"limits": ["", "none", "auto,mps", "mps,"], "oversubscription": ["", "abc", "T4", "1,2", "T4=", "-1"]}
+    refused = {
+        "foreign_resources": ["gpu", "a.io/", "a.io/*-gpu"],
+        "limits": ["", "none", "auto,mps", "mps,"],
+        "oversubscription": ["", "abc", "T4", "1,2", "T4=", "-1"],
+    }
     for text in taken[name]:
         assert re.search(PATTERNS[name], text)
         field.metadata["parse"](text)

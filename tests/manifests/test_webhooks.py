@@ -1,11 +1,12 @@
 """Who is called for what: P8 and P9 as far as the API server decides them."""
 
+import json
 import re
 
 import pytest
 
 from gpushare import names
-from testing.manifests import tree
+from testing.manifests import helm, tree
 from testing.manifests.tree import SERVERS, Json
 from webhook.settings import Settings
 
@@ -114,6 +115,18 @@ def test_the_policies_leave_the_same_namespaces_alone(policy: str) -> None:
     binding = tree.one(tree.objects("servers/1.30"), "ValidatingAdmissionPolicyBinding", policy)["spec"]
     assert (binding["policyName"], binding["validationActions"]) == (policy, ["Deny"])
     assert binding["matchResources"] == {"namespaceSelector": {"matchExpressions": LEFT_ALONE}}
+
+
+def test_the_isolation_policy_leaves_the_resources_to_other_plugins_that_the_webhook_leaves() -> None:
+    def named(**settings: str) -> tuple[set[str], set[str]]:
+        found = helm.objects(kubeVersion="1.36.0", webhook={"settings": settings})
+        text = json.dumps(tree.one(found, "ValidatingAdmissionPolicy", names.ISOLATION_POLICY))
+        return set(re.findall(r"r == '([^']+)'", text)), set(re.findall(r"r\.startsWith\('([^']+)'\)", text))
+
+    exact, beginnings = named()
+    assert exact | {f"{each}*" for each in beginnings} == {*names.PLUGIN_RESOURCES}
+    assert named(foreignResources="a.io/gpu, b.io/gpu-*") == ({"a.io/gpu"}, {"b.io/gpu-"})
+    assert named(foreignResources="") == (set(), set())
 
 
 def test_every_policy_is_bound() -> None:

@@ -206,6 +206,17 @@ extenders:
 {{- concat (list "kube-system" "gpushare-system") .Values.exemptNamespaces | toJson -}}
 {{- end -}}
 
+{{/* Whether r is a resource of another plugin that chooses devices, in CEL: the webhook's setting foreign-resources. */}}
+{{- define "gpushare.foreign" -}}
+{{- $terms := list -}}
+{{- range splitList "," (dig "foreignResources" "nvidia.com/gpu,nvidia.com/gpu.shared,nvidia.com/mig-*" (default dict .Values.webhook.settings)) -}}
+{{- with trim . -}}
+{{- $terms = append $terms (ternary (printf "r.startsWith('%s')" (trimSuffix "*" .)) (printf "r == '%s'" .) (hasSuffix "*" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- default (list "false") $terms | join " || " -}}
+{{- end -}}
+
 {{/* Certificates of others: cert-manager writes the CA into the configurations, or the values have it. */}}
 {{- define "gpushare.injectCa" -}}
 {{- if eq .Values.certificates.source "cert-manager" -}}
