@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-# Goes on while a laptop or a virtual machine is suspended; Linux stops CLOCK_MONOTONIC then.
-_BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# Goes on while a laptop or a virtual machine is suspended; Linux stops CLOCK_MONOTONIC then. Windows has neither.
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 class Clock(Protocol):
@@ -27,7 +27,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.clock_gettime(_BOOTTIME)
+        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def wait(self, stop: threading.Event, seconds: float) -> bool:
         return stop.wait(seconds)
