@@ -32,9 +32,9 @@ LIMITED_BY: Final[Mapping[Limit, str]] = {  # who holds containers to their shar
 _AT_ONCE: Final = 16
 _ASK_S: Final = 5.0
 _ALL_S: Final = 30.0
-_USED: Final = "gpushare_plugin_container_used_bytes"
+USED: Final = "gpushare_plugin_container_used_bytes"
 _PEAK: Final = "gpushare_plugin_container_peak_bytes"
-_READ: Final = "gpushare_plugin_gpu_foreign_bytes"  # there for every GPU whose processes the plugin could list
+READ: Final = "gpushare_plugin_gpu_foreign_bytes"  # there for every GPU whose processes the plugin could list
 _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_processes"})
 _TRIED: Final = ("reading=on", "reading=no-answer")
 _SAMPLE: Final = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -64,11 +64,11 @@ def samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
 
 
 def parse(page: str) -> NodeUse:
-    found: dict[str, dict[Key, int]] = {_USED: {}, _PEAK: {}}
+    found: dict[str, dict[Key, int]] = {USED: {}, _PEAK: {}}
     facts: dict[str, float] = {}
     is_read = False
     for name, labels, value in samples(page):
-        is_read = is_read or name == _READ
+        is_read = is_read or name == READ
         if not 0 <= value < _MOST:
             continue
         if name in found:
@@ -77,7 +77,7 @@ def parse(page: str) -> NodeUse:
             found[name][key] = -(-int(value) // units.MIB)
         elif name in _FACTS:
             facts |= {f"{key}={said}": value for key, said in labels.items()}
-    uses = {key: Use(found[_USED].get(key), found[_PEAK].get(key)) for key in found[_USED].keys() | found[_PEAK].keys()}
+    uses = {key: Use(found[USED].get(key), found[_PEAK].get(key)) for key in found[USED].keys() | found[_PEAK].keys()}
     return NodeUse(uses=uses, problem=_problem(facts, is_read=is_read))
 
 

@@ -30,7 +30,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.runtime import http, intake, logs, pages
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.pages import Request, Response
-from gpushare_cli import arguments, reading
+from gpushare_cli import arguments, demo, reading
 from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import watching
@@ -80,6 +80,7 @@ class Scoped:
         help="only its pods, may be repeated; by default all, or where you may not read all, the kubeconfig's",
     )
     installation: str = arguments.installation("the device plugins, which tell what is used")
+    demo: bool = switch("--demo", what="show a made-up cluster with simulated GPUs, instead of yours: none is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +128,20 @@ def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Cal
     return OK
 
 
-def of_call(call: Call, options: Scoped, server: str = "") -> Live:
-    """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once."""
+def of_call(call: Call, options: Scoped) -> Live:
+    """What may be read is asked first, as every command asks: there, Ctrl-C ends the process at once.
+
+    SettingsError if arguments name a cluster that a demonstration does not read.
+    """
     logs.configure(level="error", text=True)  # the picture itself says what is old
-    return of_cluster(call.api(), options, call.namespace, call.clock, server)
+    if not options.demo:
+        return of_cluster(call.api(), options, call.namespace, call.clock, call.context_name())
+    for flag, default in (("kubeconfig", ""), ("context", ""), ("installation", names.NAMESPACE)):
+        if getattr(call.arguments, flag) != default:
+            raise SettingsError(f"--{flag} has no meaning with --demo, which reads no cluster; leave one of them out")
+    live = of_cluster(demo.begun(call.clock), options, call.namespace, call.clock, "a demonstration")
+    live.notes = (demo.NOTE, *live.notes)
+    return live
 
 
 def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock, server: str = "") -> Live:
@@ -253,7 +264,7 @@ def showing(address: str) -> Iterator[bool]:
 
 def _run(call: Call) -> int:
     options = call.options(Options)
-    live = of_call(call, options, call.context_name())
+    live = of_call(call, options)
     with told_to_end() as ended:
         return run(live, call.streams, options, call.clock, ended)
 

@@ -15,6 +15,7 @@ def reached(monkeypatch: pytest.MonkeyPatch, api: FakeKube, namespace: str = "de
     """Have the commands reach this cluster."""
     monkeypatch.setattr("gpushare.kube.client.connect", lambda _path, _context: api)
     monkeypatch.setattr("gpushare.kube.credentials.namespace", lambda _path, _context: namespace)
+    monkeypatch.setattr("gpushare.kube.credentials.context_name", lambda _path, _context: "")
     monkeypatch.setenv("KUBECONFIG", "/somewhere")
 
 
