@@ -1,6 +1,8 @@
 """The dashboard in a real browser."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from gpushare_cli import demo
 from gpushare_cli.dashboard import picture as picture_of
 from testing import clusters
 from testing.builders import make_inventory, make_node
@@ -85,6 +88,21 @@ def test_cards_are_created_filled_and_emptied_by_the_change_itself(
         expect(page.get_by_text(f"late-{i}", exact=True).first).to_be_visible()
         api.vanish(f"/api/v1/namespaces/research/pods/late-{i}")
         expect(page.get_by_text(f"late-{i}", exact=True)).to_have_count(0)
+
+
+def test_a_demonstration_says_what_it_is_and_changes_while_one_looks(page: Page) -> None:
+    command = [sys.executable, "-m", "gpushare_cli", "dashboard", "--demo", "--port", "0"]
+    with subprocess.Popen(command, env={}, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        page.goto(process.stdout.readline())
+        expect(page.locator("#notes")).to_have_text(demo.NOTE)
+        expect(page.locator("#shown")).to_have_text("11 GPUs")
+        expect(page.locator("#waiting tbody")).to_contain_text("free per GPU on")
+        before = page.locator(".block").all_inner_texts()
+        expect(page.locator(".block")).not_to_have_text(before, timeout=20_000)
+        assert not broken(page)
+        page.goto("about:blank")  # before its server ends
+        process.terminate()
 
 
 def test_a_bar_has_a_block_for_each_pod_and_shows_what_is_used(page: Page, dashboard: Begin) -> None:
