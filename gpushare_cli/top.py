@@ -35,7 +35,7 @@ def follow(live: Live, nodes: Sequence[str], look: Look, clock: Clock, ended: Ca
                 now = width, height, picture.version if picture else live.watched.problem
                 if now != drawn:
                     told = _notes(picture) if picture else ("Reading the cluster ...", live.watched.problem)
-                    page = [*(lines(picture, nodes, look) if picture else ()), *([(text, "")] for text in told if text)]
+                    page = [*([(text, "")] for text in told if text), *(lines(picture, nodes, look) if picture else ())]
                     show(fitted(page, height), width)
                     drawn = now
                 clock.wait(stop, _LOOK_S)

@@ -29,6 +29,7 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import MemoryUnit
+from gpushare_cli import demo
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options
@@ -427,6 +428,14 @@ def test_in_a_terminal_it_follows_the_cluster_and_leaves_the_screen_as_it_was(ap
     assert COLOUR.search(seen)
     screens = ESCAPE.sub(b"", seen).decode().split("\r\n")
     assert max(map(len, screens)) <= 160  # the last line of a screen and the first of the next one are not apart
+
+
+def test_what_a_low_terminal_cuts_off_is_not_that_it_shows_a_demonstration() -> None:
+    terminal = Terminal([sys.executable, "-m", "gpushare_cli", "top", "--demo"])
+    terminal.resize(12, 80)  # before anything is drawn
+    terminal.until("more lines: name a NODE")
+    assert demo.NOTE.encode() in terminal.end()
+    assert terminal.process.returncode == 0
 
 
 @pytest.mark.parametrize(
