@@ -57,6 +57,7 @@ class Controller:
             resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
             policy=settings.gpu_policy,
             in_doubt_s=settings.in_doubt_seconds,
+            reduced=settings.refusal_detail == "reduced",
         )
         table = ClusterTable(state, clock)
         self._outlooks = Outlooks(state.index, table, clock)

@@ -6,7 +6,7 @@ from gpushare import names, units
 from gpushare.errors import SettingsError
 from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
-from gpushare.runtime.options import between, boolean, one_of, option, port as a_port, positive
+from gpushare.runtime.options import between, boolean, choice, one_of, option, port as a_port, positive
 from gpushare.units import MemoryUnit
 
 
@@ -46,6 +46,12 @@ class Settings:
         DEFAULT_POLICY,
         f"how nodes and GPUs are chosen for pods that do not say: {Policy.known()}",
         parse=one_of(Policy),
+    )
+    refusal_detail: str = option(
+        "full",
+        "what Events and answers to kube-scheduler say of nodes on which a pod does not fit: full (what is free,"
+        " models, names of nodes), or reduced (the pod's request and the kind of reason)",
+        parse=choice("full", "reduced"),
     )
     kubeconfig: str = option("", "kubeconfig file; empty for the pod's service account")
     namespace: str = option(

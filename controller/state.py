@@ -3,6 +3,7 @@
 Pods and nodes come from the watches alone; a Binding changes its own reservation only, so the ledger cannot drift.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from gpushare.model.capacity import FreeHost
 from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import Allocation, NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import DEFAULT_POLICY, PodRequest, Policy, RequestShape
+from gpushare.placement import explain
 from gpushare.placement.policies import Policies
 from gpushare.units import ResourceConfig
 
@@ -52,12 +54,22 @@ class ClusterState:
     """The ledgers, with the reservations of this leader. Times are monotonic seconds. Safe for use by many threads."""
 
     def __init__(
-        self, *, resource_config: ResourceConfig, policy: Policy = DEFAULT_POLICY, in_doubt_s: float = 120.0
+        self,
+        *,
+        resource_config: ResourceConfig,
+        policy: Policy = DEFAULT_POLICY,
+        in_doubt_s: float = 120.0,
+        reduced: bool = False,
     ) -> None:
         self.resource_config = resource_config
+        self.reduced = reduced  # whether authors of pods are told nothing of what others have
         self.policies = Policies(policy)  # replaced as a whole; whether a pod fits never depends on it
         self.index = Index(resource_config)  # what the watches say, for everybody; reservations are made here alone
         self._in_doubt_s = in_doubt_s
+
+    def told(self, shape: RequestShape) -> Mapping[RefusalReason, str]:
+        """What authors of pods read in the place of a refusal's own words."""
+        return explain.reduced(shape, self.resource_config.unit) if self.reduced else {}
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
         with self.index.lock:

@@ -178,7 +178,7 @@ class BypassedPods:
             return note.refusal
         shape = self.state.index.resolve(request.shape, request.labels)
         verdict = node_ledger.verdict(shape, ledger, self.state.policies)
-        return verdict.message if isinstance(verdict, Refused) else ""
+        return self.state.told(shape).get(verdict.reason, verdict.message) if isinstance(verdict, Refused) else ""
 
     def _take(self, pod: Bound, step: Step) -> bool:
         """Whether a request was made."""
@@ -208,10 +208,11 @@ class BypassedPods:
         live = self._still(pod, Fate.BIND)
         if live is None or live.pod.bypassed is None or live.pod.bypassed.request is None:
             return
-        match result := self.bind_late(live.pod.bypassed.request, pod.node):
-            case Refused():
+        request = live.pod.bypassed.request
+        match result := self.bind_late(request, pod.node):
+            case Refused(reason, message):
                 self._failed(pod, "")
-                self._tell(advice.waiting(pod, result.message))
+                self._tell(advice.waiting(pod, self.state.told(request.shape).get(reason, message)))
             case Allocation():
                 self.bound_late += 1
                 logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)

@@ -251,7 +251,7 @@ class Placeholders:
         if there is not None:
             self._there[pod.ref.uid] = there
         logs.event(_LOG, "node asked for", pod=str(pod.ref), attempt=attempt, nodes=len(nodes))
-        some = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+        some = "the nodes" if self.state.reduced else f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
         made = f"{names.PLACEHOLDERS}/{body['metadata']['name']}"
         by = f"so a new node is asked for by the pod {made}, which an autoscaler sees"
         self.writer.post(pod.ref, REASON, f"no GPU of {some} has room for it, {by}", EventType.NORMAL)

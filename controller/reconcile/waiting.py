@@ -230,7 +230,9 @@ class WaitingPods:
 
     def _sums(self, pod: Pending) -> str:
         refusal = self._refused.get(pod.ref.uid)
-        return "" if refusal is None else f"; {explain.by_sum(refusal.nodes, refusal.left_out)}"
+        if refusal is None:
+            return ""
+        return f"; {explain.by_sum(()) if self.state.reduced else explain.by_sum(refusal.nodes, refusal.left_out)}"
 
     def _kinds(self, requests: Mapping[_KindKey, PodRequest], snapshot: Snapshot) -> dict[_KindKey, "_Kind"]:
         """The kinds of pods to judge in this tick: those whose turn is the longest ago."""
@@ -272,7 +274,8 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        return explain.closest(self._answers, self.ledgers)
+        answers = self._answers
+        return explain.distinct(answers.values()) if self.state.reduced else explain.closest(answers, self.ledgers)
 
 
 def _kind_key(request: PodRequest) -> _KindKey:

@@ -1,7 +1,7 @@
 """Refusals in plain words with numbers, for events, `kubectl describe pod` and the command line."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import names
@@ -16,6 +16,19 @@ NODES_NAMED: Final = 3
 MAX_NAMED: Final = 8  # containers; the message is repeated for every node
 _NO_MIG: Final = " for one container, which MIG instances cannot be, as a process uses one of them"
 _NOT_WHOLE: Final = f" (a MIG instance needs {names.ANNOTATION_MIG}: {MigChoice.ONLY.value})"
+
+_REDUCED: Final[Mapping[RefusalReason, str]] = {
+    RefusalReason.NO_INVENTORY: "the node has reported no GPUs",
+    RefusalReason.NO_HEALTHY_GPU: "the node has no healthy GPU for it",
+    RefusalReason.UNIT_MISMATCH: f"the node counts {names.GPU_MEM} in another unit than the controller",
+    RefusalReason.INSUFFICIENT_GPU_MEMORY: "the node's GPUs have too little memory free",
+    RefusalReason.INSUFFICIENT_GPU_COMPUTE: "the node's GPUs have too little compute free",
+    RefusalReason.NO_UNTOUCHED_GPU: "the node has too few GPUs that no pod uses",
+    RefusalReason.NO_MATCHING_GPU: "too few of the node's GPUs are of the kind, or beside the pods, that it asks for",
+    RefusalReason.TOO_FEW_GPUS: "the node has too few healthy GPUs",
+    RefusalReason.OTHER_HAND_OVER: "the node needs a RuntimeClass that the pod was created without; create it again",
+    RefusalReason.SEARCH_TOO_LONG: "no fit was found in time; ask for equal amounts, or use fewer GPU containers",
+}
 
 Barred = Mapping[GpuUuid, str]  # GPUs that a pod may not use -> why, in two or three words
 
@@ -93,6 +106,12 @@ def needs(shape: RequestShape, unit: MemoryUnit) -> str:
     return f"needs {text}" + (f" + {more} more container{'s' if more > 1 else ''}" if more else "")
 
 
+def reduced(shape: RequestShape, unit: MemoryUnit) -> Mapping[RefusalReason, str]:
+    """Refusals that tell no more than what the pod asks for and the kind of reason: nothing of others."""
+    asked = needs(shape, unit) + (f" with {shape.gpus}" if shape.gpus != ANY_GPU else "")
+    return {reason: f"{asked}; {why}" for reason, why in _REDUCED.items()}
+
+
 def search_too_long(shape: RequestShape, ledger: NodeLedger) -> str:
     return (
         f"{needs(shape, ledger.inventory.unit)}; no fit on {ledger.inventory.node} was found in {MAX_STEPS} steps;"
@@ -158,11 +177,19 @@ def closest(answers: Mapping[NodeName, Refused | None], ledgers: Mapping[NodeNam
     if not answers:
         return "the cluster has no nodes"
     if not refused:
-        return f"none of the {len(answers)} nodes has reported GPUs; is the gpushare device plugin running?"
+        return "none of the nodes has reported GPUs; is the gpushare device plugin running?"
     nearest = heapq.nsmallest(
         NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
     )
     return together([refused[name].message for name in nearest], len(refused), " with GPUs")
+
+
+def distinct(answers: Iterable[Refused | None]) -> str:
+    """Reduced refusals of all nodes, each once."""
+    refused = [answer for answer in answers if answer is not None]
+    sharing = [answer for answer in refused if answer.reason is not RefusalReason.NO_INVENTORY]
+    said = sorted({answer.message for answer in sharing or refused})
+    return together(said, len(said), "") or "the cluster has no nodes"
 
 
 def largest_free(ledger: LedgerOrRefused | None) -> int:
@@ -180,5 +207,5 @@ def some(listed: Sequence[str], beside: int = 0) -> str:
 
 def by_sum(nodes: Sequence[NodeName], beside: int = 0) -> str:
     """What an autoscaler's owner needs to know of a pod for which these nodes, and so many more, have room as a sum."""
-    total = f"what is free on {some(sorted(nodes), beside)} is enough in total, but no single GPU has room"
+    total = f"what is free on {some(sorted(nodes), beside) or 'nodes'} is enough in total, but no single GPU has room"
     return f"{total}; autoscalers count totals, so they add no node"

@@ -47,6 +47,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "gpu_policy": tuple(policy.value for policy in Policy),
     "gpu_memory": ("usable", "total"),
     "hand_over": ("auto", "cdi", "envvar", "volume-mounts"),
+    "refusal_detail": ("full", "reduced"),
     "limit_failure": ("refuse", "next"),
 }
 

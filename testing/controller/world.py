@@ -57,10 +57,14 @@ class World:
         self.start_controller()
 
     def start_controller(
-        self, resource_config: ResourceConfig = RESOURCE_CONFIG, policy: Policy = Policy.BINPACK
+        self,
+        resource_config: ResourceConfig = RESOURCE_CONFIG,
+        policy: Policy = Policy.BINPACK,
+        *,
+        reduced: bool = False,
     ) -> None:
         """A controller with an empty ledger, as after a restart."""
-        self.state = ClusterState(resource_config=resource_config, policy=policy)
+        self.state = ClusterState(resource_config=resource_config, policy=policy, reduced=reduced)
         self.table = ClusterTable(self.state, self.clock)
         self.outlooks = Outlooks(self.state.index, self.table, self.clock)
         self.metrics = Metrics(self.clock)
