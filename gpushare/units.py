@@ -4,6 +4,7 @@ import decimal
 import fractions
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -162,7 +163,21 @@ def spelled(number: int) -> str:
 
 
 def memory(mib: int) -> str:
-    return f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
+    unit, (amount,) = in_one_unit(mib)
+    return f"{amount} {unit}"
+
+
+def in_one_unit(*mib: int) -> tuple[str, Sequence[int]]:
+    """The unit in which amounts are compared, GiB if all are whole, else MiB; and their numbers."""
+    if any(each % 1024 for each in mib):
+        return "MiB", mib
+    return "GiB", [each // 1024 for each in mib]
+
+
+def part(mib: int, of_mib: int) -> str:
+    """`3 of 15 GiB`."""
+    unit, (some, every) = in_one_unit(mib, of_mib)
+    return f"{some} of {every} {unit}"
 
 
 def percent(used: int, total: int) -> int:

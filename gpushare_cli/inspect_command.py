@@ -73,7 +73,7 @@ def _tables(
         lines = [*bars.of_nodes(shown, bars.MARKS[look.unicode]), bars.legend(bars.MARKS[look.unicode])]
         yield console.printed(lines, look)
     if rows is not None:
-        yield console.table([usage.HEADER, *map(usage.cells, rows)], width)
+        yield console.table([usage.HEADER, *usage.cells(rows)], width)
 
 
 def _out_of_use(built: Report) -> Iterator[str]:

@@ -189,13 +189,20 @@ def _of_pod(pod: PodRow, inventory: NodeInventory, known: NodeUse) -> Iterator[L
         )
 
 
-def cells(row: LimitRow) -> tuple[str, ...]:
-    place = row.node, row.namespace, row.pod, row.container, row.gpu, row.limit
-    return *place, *amounts(row.granted_mib, row.use)
+def cells(rows: Sequence[LimitRow]) -> Iterator[tuple[str, ...]]:
+    told = amounts((row.granted_mib, row.use) for row in rows)
+    for row, mib in zip(rows, told, strict=True):
+        yield row.node, row.namespace, row.pod, row.container, row.gpu, row.limit, *mib
 
 
-def amounts(granted_mib: int, use: Use) -> Iterator[str]:
-    return ("?" if mib is None else units.memory(mib) for mib in (granted_mib, use.used_mib, use.peak_mib))
+def amounts(rows: Iterable[tuple[int, Use]]) -> Sequence[Sequence[str]]:
+    """What is granted, used, and was used at most, of each row; all in one unit."""
+    every = [(granted_mib, use.used_mib, use.peak_mib) for granted_mib, use in rows]
+    unit, numbers = units.in_one_unit(*(mib or 0 for row in every for mib in row))
+    told = iter(numbers)
+    return [
+        ["?" if mib is None else f"{number} {unit}" for mib, number in zip(row, told, strict=False)] for row in every
+    ]
 
 
 def as_json(row: LimitRow) -> dict[str, Any]:

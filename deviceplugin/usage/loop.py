@@ -163,10 +163,9 @@ class Watchdog:
 
     def _tell(self, over: OverGrant, reason: str, consequence: str) -> None:
         who = f"container {over.name}" if over.name else "the pod (or a container of it that was granted nothing)"
-        message = (
-            f"{who} uses {units.memory(-(-over.used // MIB))} of GPU {over.subject.gpu}, of which it was granted"
-            f" {units.memory(over.granted_mib)}, for more than {self.grace_s:g} s; {consequence}"
-        )
+        unit, (used, granted) = units.in_one_unit(-(-over.used // MIB), over.granted_mib)
+        uses = f"{who} uses {used} {unit} of GPU {over.subject.gpu}, of which it was granted {granted} {unit}"
+        message = f"{uses}, for more than {self.grace_s:g} s; {consequence}"
         self.events.post(over.pod.ref, (over.subject.container, over.subject.gpu), reason, message)
 
     def _done(self, action: str, result: str, over: OverGrant, **more: Any) -> None:

@@ -252,8 +252,8 @@ def over_committed(facts: Facts) -> Iterator[Finding]:
         for uuid, mib in ledger.over_committed().items():
             gpu = ledger.inventory.by_uuid.get(uuid)
             which = f"GPU {gpu.label} ({uuid})" if gpu else f"GPU {uuid}, which it no longer has,"
-            has = units.memory(gpu.memory_mib if gpu else 0)
-            yield error(f"node/{name}", f"{which} has {has}, and pods hold {units.memory(mib)} more", fix)
+            unit, (has, more) = units.in_one_unit(gpu.memory_mib if gpu else 0, mib)
+            yield error(f"node/{name}", f"{which} has {has} {unit}, and pods hold {more} {unit} more", fix)
         for uuid, percent in ledger.over_computed().items():
             yield error(f"node/{name}", f"pods hold {100 + percent} per cent of the compute of GPU {uuid}", fix)
 

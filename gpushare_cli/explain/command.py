@@ -183,25 +183,28 @@ def _share(share: Share) -> tuple[str, ...]:
     return world.named(grant), index, share.uuid, model, memory, compute
 
 
-def _limits(explained: Explanation) -> Iterator[tuple[str, ...]]:
+def _limits(explained: Explanation) -> Sequence[tuple[str, ...]]:
+    rows: list[tuple[tuple[str, ...], tuple[int, Use]]] = []
     gpus = {share.uuid: share.gpu for share in explained.shares if share.gpu}
     for share in explained.shares:
         gpu = share.gpu.label if share.gpu else "?"
         kind = share.limit.value if share.limit else "?"
         used = explained.used(share.grant.container, share.uuid)
-        yield world.named(share.grant), gpu, kind, *usage.amounts(share.memory_mib, used)
+        rows.append(((world.named(share.grant), gpu, kind), (share.memory_mib, used)))
     nameless = (explained.pod.namespace, explained.pod.name, "")
     for uuid in sorted(key[3] for key in explained.use.uses if key[:3] == nameless):
         other = gpus.get(uuid)
         where = (other.label, other.limit_of(0).value) if other else (uuid, "?")
-        yield usage.OTHERS, *where, *usage.amounts(0, explained.used("", uuid))
+        rows.append(((usage.OTHERS, *where), (0, explained.used("", uuid))))
+    told = usage.amounts(amounts for _, amounts in rows)
+    return [(*where, *mib) for (where, _), mib in zip(rows, told, strict=True)]
 
 
 def _fill(fill: Fill) -> tuple[str, ...]:
-    granted = f"{units.memory(fill.granted_mib)} of {units.memory(fill.gpu.memory_mib)}"
-    granted += f" ({units.percent(fill.granted_mib, fill.gpu.memory_mib)}%)"
+    unit, (some, every, most) = units.in_one_unit(fill.granted_mib, fill.gpu.memory_mib, fill.gpu.grantable_mib)
+    granted = f"{some} of {every} {unit} ({units.percent(fill.granted_mib, fill.gpu.memory_mib)}%)"
     if fill.gpu.extra_mib:
-        granted += f", oversubscribed up to {units.memory(fill.gpu.grantable_mib)}"
+        granted += f", oversubscribed up to {most} {unit}"
     if fill.compute_percent:
         granted += f", {fill.compute_percent}% of compute"
     beside = [f"{pod} ({units.memory(held.memory_mib)})" for pod, held in fill.neighbours]

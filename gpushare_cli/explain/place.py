@@ -208,7 +208,9 @@ def lack(policy: Policy, outlook: Outlook, there: Option, here: Option, it: str)
             )
         case Policy.BINPACK | Policy.SPREAD:
             gpus = (each.change.after.gpus for each in (there, here))
-            of_there, of_here = (_part(sum(g.free_mib for g in each), sum(g.total_mib for g in each)) for each in gpus)
+            of_there, of_here = (
+                units.part(sum(g.free_mib for g in each), sum(g.total_mib for g in each)) for each in gpus
+            )
             return f"with the pod, {of_there} of GPU memory would be free on {there.node}, and {of_here} on {here.node}"
         case _:
             assert_never(policy)
@@ -260,20 +262,13 @@ def _fragments(change: Change, outlook: Outlook) -> float:
 
 
 def of_gpu(before: FreeGpu, after: FreeGpu, *, few_ask: bool) -> str:
-    free = _part(before.free_mib, before.total_mib)
+    unit, (free, total, rest) = units.in_one_unit(before.free_mib, before.total_mib, after.free_mib)
     if not after.free_mib:
         if before.untouched:
-            return f"all {units.memory(before.free_mib)} are free, and it takes them"
-        return f"{free} are free, and it fills them exactly"
-    rest = f"{free} are free, and {units.memory(after.free_mib)} stay free"
-    return f"{rest}, {FEW}" if few_ask else rest
-
-
-def _part(mib: int, of_mib: int) -> str:
-    """`3 of 15 GiB`."""
-    if mib % 1024 == 0 and of_mib % 1024 == 0:
-        return f"{mib // 1024} of {of_mib // 1024} GiB"
-    return f"{mib} of {of_mib} MiB"
+            return f"all {free} {unit} are free, and it takes them"
+        return f"{free} of {total} {unit} are free, and it fills them exactly"
+    text = f"{free} of {total} {unit} are free, and {rest} {unit} stay free"
+    return f"{text}, {FEW}" if few_ask else text
 
 
 def asking(ask: Ask) -> str:

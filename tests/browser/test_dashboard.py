@@ -114,7 +114,7 @@ def test_a_bar_has_a_block_for_each_pod_and_shows_what_is_used(page: Page, dashb
     assert widths[1] / widths[0] == pytest.approx(8 / 6, rel=0.05)
     expect(first.locator(".over")).to_have_count(1)
     assert first.get_attribute("aria-label") == (
-        "GPU 0 of gpu-0000, Tesla T4: 14 GiB of 15 GiB granted to 2 pods; 11 GiB used; a pod uses more than it was"
+        "GPU 0 of gpu-0000, Tesla T4: 14 of 15 GiB granted to 2 pods; 11 GiB used; a pod uses more than it was"
         " granted; limits are advisory; healthy"
     )
 

@@ -100,7 +100,7 @@ def test_pods_hold_more_than_a_gpu_has_but_none_that_refuses_that(
         assert f"node-1  0    1.5               {held}/{grantable}/{GPU_GIB}" in shown
         _, told, _ = gpushare(system, "explain", "a", "-n", namespace)
         percent = held * 100 // GPU_GIB
-        assert f"{held} GiB of {GPU_GIB} GiB ({percent}%), oversubscribed up to {grantable} GiB" in told
+        assert f"{held} of {GPU_GIB} GiB ({percent}%), oversubscribed up to {grantable} GiB" in told
         _, found, _ = gpushare(system, "doctor")
         assert "oversubscribed by 1.5" in found
     # The pods run on, and only new ones find no room.

@@ -1,6 +1,6 @@
 // Asks for the picture, and brings the page up to it in small steps, so that thousands of GPUs stay fluid.
 import { details, dressCard, element, grow, happening, notes, totals, waitingRow } from "./build.js";
-import { clock, count, grouped, haystack, matches, memory } from "./words.js";
+import { clock, count, grouped, haystack, matches, memory, share } from "./words.js";
 
 const MANY = 200; // GPUs from which on they are drawn small
 const STEP_MS = 8; // of every frame
@@ -297,7 +297,7 @@ function show(entry) {
 }
 
 function describe(line, sum) {
-  const facts = [`${memory(sum.granted)}${sum.total ? ` of ${memory(sum.total)}` : ""} granted`];
+  const facts = [`${sum.total ? share(sum.granted, sum.total) : memory(sum.granted)} granted`];
   if (filter.group === "node") facts.push(...aboutNode(sum.node));
   const words = facts.filter(Boolean).join(" · ");
   if (line.textContent !== words) line.textContent = words;

@@ -1,5 +1,5 @@
 // Values -> elements. Text only ever becomes text: a pod's author decides what many of these values are.
-import { age, amounts, brief, clock, count, day, gib, grouped, isOver, memory, percent, sentence } from "./words.js";
+import { age, amounts, brief, clock, count, day, gib, grouped, isOver, memory, percent, sentence, share } from "./words.js";
 
 export function element(kind, properties = {}, ...children) {
   const made = document.createElement(kind);
@@ -82,7 +82,7 @@ export function totals(overview) {
   const all = overview.totals;
   const pairs = [
     ["GPUs", `${grouped(all.gpus)} on ${count(all.nodes, "node")}`],
-    ["Granted", all.total_mib ? `${memory(all.granted_mib)} of ${memory(all.total_mib)} (${percent(all.granted_mib, all.total_mib)})` : memory(all.granted_mib)],
+    ["Granted", all.total_mib ? `${share(all.granted_mib, all.total_mib)} (${percent(all.granted_mib, all.total_mib)})` : memory(all.granted_mib)],
     ["Used", all.used_mib === null ? "not measured" : memory(all.used_mib)],
     ["Pods", grouped(all.pods)],
     ["Waiting", grouped(all.waiting)],

@@ -9,13 +9,18 @@ export function grouped(number) {
 
 /** @param {number} mib */
 export function memory(mib) {
-  return mib && mib < 1024 ? `${mib} MiB` : `${gib(mib)} GiB`;
+  return `${gib(mib)} GiB`;
 }
 
 /** The number alone. */
 export function gib(mib) {
   const found = mib / 1024;
+  if (found < 1) return String(Number(found.toFixed(2)));
   return Number.isInteger(found) || found >= 1000 ? grouped(Math.round(found)) : found.toFixed(1);
+}
+
+export function share(mib, whole) {
+  return `${gib(mib)} of ${memory(whole)}`;
 }
 
 export function percent(part, whole) {
@@ -48,12 +53,12 @@ export function age(stamp) {
 
 /** In a card, where there is little room. */
 export function brief(card) {
-  return card.total_mib ? `${gib(card.granted_mib)} of ${memory(card.total_mib)}` : amounts(card);
+  return card.total_mib ? share(card.granted_mib, card.total_mib) : amounts(card);
 }
 
 export function amounts(card) {
   if (!card.total_mib) return `${memory(card.granted_mib)} held, size not known`;
-  const granted = `${memory(card.granted_mib)} of ${memory(card.total_mib)}`;
+  const granted = share(card.granted_mib, card.total_mib);
   return card.grantable_mib ? `${granted} (${percent(card.granted_mib, card.total_mib)}, up to ${percent(card.grantable_mib, card.total_mib)})` : granted;
 }
 

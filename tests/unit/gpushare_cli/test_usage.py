@@ -135,19 +135,19 @@ def test_the_plain_output_stays_and_the_limits_follow() -> None:
     assert (code, err) == (0, "")
     assert out == plain + lines(
         "",
-        "NODE    NAMESPACE  POD  CONTAINER  GPU  LIMIT     GRANTED  USED   PEAK",
-        "node-a  default    web  main       0    cgroup    3 GiB    2 MiB  4 GiB",
-        "node-a  default    web  main       1    advisory  3 GiB    ?      ?",
-        "node-a  default    web  (others)   1    advisory  0 GiB    5 MiB  ?",
+        "NODE    NAMESPACE  POD  CONTAINER  GPU  LIMIT     GRANTED   USED   PEAK",
+        "node-a  default    web  main       0    cgroup    3072 MiB  2 MiB  4096 MiB",
+        "node-a  default    web  main       1    advisory  3072 MiB  ?      ?",
+        "node-a  default    web  (others)   1    advisory  0 MiB     5 MiB  ?",
     )
     explanation = explained(api)
     held_by = "the NVIDIA driver, for the pod's cgroup; nothing: no variable tells its programs about their"
     assert f"LIMIT:      {held_by}" in explanation
     table = lines(
-        "CONTAINER  GPU  LIMIT     GRANTED  USED   PEAK",
-        "main       0    cgroup    3 GiB    2 MiB  4 GiB",
-        "main       1    advisory  3 GiB    ?      ?",
-        "(others)   1    advisory  0 GiB    5 MiB  ?",
+        "CONTAINER  GPU  LIMIT     GRANTED   USED   PEAK",
+        "main       0    cgroup    3072 MiB  2 MiB  4096 MiB",
+        "main       1    advisory  3072 MiB  ?      ?",
+        "(others)   1    advisory  0 MiB     5 MiB  ?",
     )
     assert table in explanation
 

@@ -83,7 +83,9 @@ class Scene:
         return [self.look(*mib, **how) for _ in range(times)]
 
     def events(self) -> list[str]:
-        return [event["reason"] for event in self.api.objects("/api/v1/namespaces/default/events")]
+        """Their reasons, the oldest first; the API server sorts by name."""
+        found = self.api.objects("/api/v1/namespaces/default/events")
+        return [each["reason"] for each in sorted(found, key=lambda each: int(each["metadata"]["resourceVersion"]))]
 
     def asked(self) -> list[Any]:
         return [call.body for call in self.api.calls if call.path == EVICTION]
@@ -95,7 +97,7 @@ def test_a_container_is_told_once_when_the_grace_period_is_over(caplog: pytest.L
     (event,) = scene.api.objects("/api/v1/namespaces/default/events")
     assert event["reason"] == "GpuShareOverGrant"
     assert event["message"] == (
-        "container main uses 3073 MiB of GPU GPU-0, of which it was granted 3 GiB, for more than 30 s;"
+        "container main uses 3073 MiB of GPU GPU-0, of which it was granted 3072 MiB, for more than 30 s;"
         " use less, or ask for more"
     )
     assert scene.dog.actions == {("report", "done"): 1}
