@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpushare import names
@@ -94,6 +95,26 @@ def _subresources() -> Iterator[Change]:
                 )
 
 
+def forged_events(pod: JsonObject, now: datetime) -> Iterator[JsonObject]:
+    """Events of the next four minutes on a tenant's own pod, which the role `edit` lets him write; names are unique."""
+    metadata = pod["metadata"]
+    about = {"kind": "Pod", **{key: metadata[key] for key in ("namespace", "name", "uid")}}
+    reasons = ("GpuShareUnschedulable", "GpuShareKilled", "GpuRefused", "Preempted")
+    for number in range(300):
+        at = (now + timedelta(seconds=1 + 0.8 * number)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = f"\x1b[2J\r\nerror: all GPUs are lost\u202e<script>alert({number})</script>{900 * 'x'}"
+        yield {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"forged-{number}", "namespace": metadata["namespace"]},
+            "involvedObject": about,
+            "reason": reasons[number % len(reasons)],
+            "message": text,
+            "type": "Warning",
+            **dict.fromkeys(("firstTimestamp", "lastTimestamp"), at),
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """A request for something that belongs to somebody else; Kubernetes' own rights refuse it."""
@@ -148,6 +169,8 @@ def reaches(namespace: str, node: str) -> Iterator[Reach]:
         body={"data": {"GPUSHARE_WHOLE_GPUS": "x"}},
     )
     yield Reach(name="create-in-ours", verb="create", path=f"{ours}/pods", body=pod)
+    event: JsonObject = {"metadata": {"name": "x"}, "reason": "GpuShareKilled", "message": "x"}
+    yield Reach(name="event-in-kube-system", verb="create", path="/api/v1/namespaces/kube-system/events", body=event)
     yield Reach(name="create-in-kube-system", verb="create", path="/api/v1/namespaces/kube-system/pods", body=pod)
     for account in (names.CONTROLLER, names.PLUGIN):
         path = f"{ours}/serviceaccounts/{account}/token"

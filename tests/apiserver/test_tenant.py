@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ INSIDER: Final = "insider"
 """A tenant who may also bind pods and write their status, as operators of other systems may."""
 TRIES: Final = 5
 POD_SECURITY_SINCE: Final = Version(1, 23)
+EVENTS_SINCE: Final = Version(1, 22)
 SUBRESOURCES: Final = {"ephemeralcontainers": Version(1, 25), "resize": Version(1, 33)}
 """Since when servers have them."""
 ATTEMPTS: Final = tuple(escape_table.all_attempts(NODE))
@@ -255,6 +257,16 @@ def test_nothing_beside_his_own_pods_is_his(tenancy: Tenancy, reach: Reach) -> N
     body = () if reach.body is None else (reach.body,)
     answer = refusal(lambda: getattr(tenancy.tenant, reach.verb)(reach.path, *body, timeout_s=30))
     assert isinstance(answer, kube.ForbiddenError), answer
+
+
+def test_an_event_that_he_writes_is_about_a_pod_of_his_namespace(tenancy: Tenancy) -> None:
+    """By its namespace, the dashboard tells how many of the Events that it shows are whose."""
+    skips.older(tenancy.server.version, EVENTS_SINCE, "the role edit may not write Events")
+    path, own = f"/api/v1/namespaces/{GUARDED}/events", tenancy.server.pod(GUARDED, PODS[True])
+    event, *_ = changes.forged_events(own, datetime.now(UTC))
+    tenancy.tenant.create(path, event, timeout_s=30)
+    of_others = {**event, "involvedObject": {**event["involvedObject"], "namespace": TEAM}}
+    assert "does not match event.namespace" in str(refusal(lambda: tenancy.tenant.create(path, of_others)))
 
 
 @pytest.mark.parametrize("name", sorted(BINDINGS))

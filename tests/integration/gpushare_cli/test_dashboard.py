@@ -16,6 +16,8 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +33,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare.units import MemoryUnit
 from gpushare_cli import demo
 from gpushare_cli.console import Streams
-from gpushare_cli.dashboard import command
+from gpushare_cli.dashboard import command, views
 from gpushare_cli.dashboard.command import Options
 from gpushare_cli.dashboard.picture import Live, Picture
 from testing import clusters
@@ -39,6 +41,7 @@ from testing.builders import Json, make_inventory, make_node, make_pod
 from testing.clock import ManualClock
 from testing.fakes import kube_http
 from testing.fakes.kube import FakeKube
+from testing.tenant.changes import forged_events
 
 OWN = "research"
 PICTURE = "/picture"
@@ -98,6 +101,30 @@ def test_pods_come_and_go_in_the_picture(api: FakeKube, follow: Callable[..., Fo
     picture = followed.until(lambda picture: "research/late" not in blocks(picture))
     told = {each.text for each in picture.happenings if each.subject == "research/late"}
     assert told == {"deleted from gpu-0000, and gave its GPU memory back", "got 5 GiB of GPU 1 on gpu-0000"}
+
+
+@pytest.mark.parametrize("later", [timedelta(), timedelta(minutes=5)])
+def test_forged_events_of_a_tenant_displace_none_of_others(
+    api: FakeKube, follow: Callable[..., Followed], monkeypatch: pytest.MonkeyPatch, later: timedelta
+) -> None:
+    """Neither while they are to come, nor in the hour after that."""
+    pod = clusters.running("forger", clusters.gpus(0, 2)[1].uuid, 1, on=clusters.name_of(0), namespace="forgers")
+    clusters.add_pod(api, pod)
+    now = datetime.now(UTC) + later
+    monkeypatch.setattr(SystemClock, "now", lambda _: now)
+    most = views._MOST_OF_ONE if later else 0
+
+    def read(forged: int) -> Picture:
+        return follow(api).until(lambda seen: seen.overview.totals.used_mib and len(seen.happenings) == 4 + forged)
+
+    before = read(0)
+    for event in forged_events(pod, now - later):
+        clusters.add_event(api, event)
+    after = read(most)
+    forged = [each for each in after.happenings if each.subject == "forgers/forger"]
+    assert [each for each in after.happenings if each not in forged] == list(before.happenings)
+    assert len(forged) == most
+    assert replace(after, happenings=before.happenings, version=before.version) == before, "and all that top draws"
 
 
 def test_a_pod_waits_until_there_is_room(api: FakeKube, follow: Callable[..., Followed]) -> None:

@@ -1,5 +1,6 @@
 """One Binding binds a pod with its GPUs; what cannot be resolved after a lost reply keeps its memory."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -385,6 +386,30 @@ def test_doubt_about_a_pod_that_the_watch_has_not_shown_yet_stays(world: World, 
         world.api.land()
     world.after(119)
     assert world.used() == ({"GPU-0": 6} if landed else {})
+
+
+@pytest.mark.parametrize("fault", [None, "lost-reply", "lost-request", LandsLater(), kube.ConflictError("x")], ids=repr)
+@pytest.mark.parametrize("moment", ["on its way", "unseen", "seen"])
+def test_pods_that_are_created_and_deleted_by_force_leave_nothing(
+    world: World, fault: Fault | None, moment: str
+) -> None:
+    """As a tenant may do at any moment, to keep memory from others."""
+    for _ in range(20):
+        pod = world.add_pod(6)
+        gone = functools.partial(world.api.vanish, path_of(pod))
+        if moment == "on its way":
+            world.api.fail_next(is_binding, Meanwhile(gone, fault))
+        elif fault is not None:
+            world.api.fail_next(is_binding, fault)
+        assert world.bind(pod).outcome is not Outcome.REFUSED
+        if moment == "seen":
+            world.see()
+        if moment != "on its way":
+            gone()
+        world.api.land()
+        world.see()
+        world.after(10)
+    assert (world.used(), world.state.index.unconfirmed(), world.audit()) == ({}, 0, [])
 
 
 @pytest.mark.parametrize("again", [True, False])

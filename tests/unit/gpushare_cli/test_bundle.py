@@ -24,6 +24,7 @@ from testing.builders import Json, make_grant
 from testing.cli import doctor_cluster as world
 from testing.cli.doctor_cluster import NS, DoctorKube
 from testing.cli.podding import bound
+from testing.tenant.changes import forged_events
 from tests.unit.gpushare_cli.clusters import unhealthy_gpus
 from tests.unit.gpushare_cli.findings import Told
 
@@ -93,6 +94,23 @@ def test_what_pods_keep_to_themselves_is_not_in_the_report(tmp_path: Path) -> No
     assert variables[0]["valueFrom"].keys() == {"fieldRef"}
     assert variables[1:] == [{"name": "TOKEN"}, {"name": "FROM", "valueFrom": {}}, {"name": names.ENV_MEMORY_MIB}]
     assert theirs["status"]["containerStatuses"][0]["lastState"]["terminated"] == {"reason": "Error", "exitCode": 1}
+
+
+def test_forged_events_change_nothing_else_of_it(tmp_path: Path) -> None:
+    """Nor of what doctor and inspect say, which is in it."""
+    api = world.healthy()
+    path = "/api/v1/namespaces/default/events"
+    api.seed(path, {"metadata": {"name": "e"}, "reason": "GpuShareUnschedulable", "message": "of others"})
+    api.seed("/api/v1/namespaces/default/pods", pod := bound("theirs", make_grant(0)))
+    _, before, _ = made(api, tmp_path)
+    for event in forged_events(pod, world.skewed().now()):
+        api.seed(path, event)
+    _, after, _ = made(api, tmp_path)
+    events = after.pop("events.yaml")
+    assert before.pop("events.yaml") in events
+    assert after == before
+    assert not {"\x1b", "\r", "\u202e"} & {*events}
+    assert len(list(yaml.safe_load_all(events))) > 100
 
 
 def keeping_to_itself(node: Json) -> None:

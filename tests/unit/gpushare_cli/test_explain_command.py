@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from testing.cli.explaining import kube_of
 from testing.cli.podding import bound, mutated
 from testing.cli.simulating import T4S
 from testing.fakes.kube import FakeKube
+from testing.tenant.changes import forged_events
 
 
 @pytest.fixture
@@ -157,6 +159,21 @@ def test_the_latest_reason_that_gpushare_published_is_the_answer_else_the_schedu
     assert (code, err) == (3, LEFT_OUT)
     assert "WHY:        needs 10 GiB on one GPU; free per GPU on node-a: 9 GiB\n" in out
     assert "SCHEDULER:  gpushare-scheduler: 0/3 nodes are available: 3 Insufficient aliyun.com/gpu-mem.\n" in out
+
+
+def test_forged_events_of_another_namespace_change_no_answer(
+    restricted: Restricted, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    pod, own = waiting(), bound("own", make_grant(0, gib=9))
+    about = {"kind": "Pod", "name": "pod", "namespace": "ml", "uid": pod["metadata"]["uid"]}
+    forged = [*forged_events(own, datetime.now(UTC))]
+    forged += [{**each, "metadata": {**each["metadata"], "name": "x"}, "involvedObject": about} for each in forged[:1]]
+    assert restricted(pod, own, *forged) == restricted(pod, own)
+    told = []
+    for more in ([], forged):
+        reached(monkeypatch, kube_of([make_node(make_inventory(15)), pod, own, *more]))
+        told.append([run("explain", name) for name in ("ml/pod", "own")])
+    assert told[0] == told[1]
 
 
 def test_of_a_pod_on_a_node_that_nothing_says_anything_about_that_is_told(restricted: Restricted) -> None:
