@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare import names
 from gpushare.wire import requests
 from release.pages.requests import RESOURCE_CONFIG
 from testing import pages
@@ -14,7 +15,8 @@ from testing.reviews import RULES, mutated, warnings
 from webhook import mutation
 
 Json = dict[str, Any]
-_TABLE = pages.section("docs/hami.md", "## Rewrite a request").split("Whole requests:")[1]
+_SECTION = pages.section("docs/hami.md", "## Rewrite a request")
+_TABLE = _SECTION.split("Whole requests:")[1]
 PAIRS = re.findall(r"^\| [^|`]+ \| (`nvidia[^|]+) \| ([^|]+) \|$", _TABLE, flags=re.MULTILINE)
 
 
@@ -31,6 +33,11 @@ def pod(cell: str) -> Json:
 
 def test_the_table_is_read() -> None:
     assert len(PAIRS) == 3
+
+
+def test_the_way_back_is_told_of_each_of_our_words() -> None:
+    ours = (*names.REQUEST_ANNOTATIONS, names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)
+    assert [word for word in ours if f"`{word}" not in _SECTION] == []
 
 
 @pytest.mark.parametrize(("hami", "ours"), PAIRS)
