@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from deviceplugin import resources
+from deviceplugin.causes import Cause, Code
 from deviceplugin.resources import Resource
 from deviceplugin.source import GpuSource, GpuSourceError, OutdatedLibraryError, RawGpu
 from gpushare import names, units
@@ -20,7 +21,7 @@ from gpushare.runtime.clock import Backoff, Clock
 from gpushare.units import MIB, MemoryUnit
 
 _LOG: Final = logging.getLogger(__name__)
-NOT_LISTED: Final = "the driver does not list it any more"
+NOT_LISTED: Final = Cause(Code.NOT_LISTED, "the driver does not list it any more")
 _ALL: Final = 100
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/-]{0,63}")
 _DRIVER_S: Final = 30.0  # the longest time between two looks for a driver

@@ -7,6 +7,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from deviceplugin import causes
 from deviceplugin.usage.join import GpuTotal, NodeUsage, Row
 from gpushare import names
 from gpushare.model.gpu import GpuHealth
@@ -120,10 +121,10 @@ class _Families(Collector):
             self.add("gpu_foreign_bytes", place, usage.foreign.get(gpu.uuid))
             self.add("gpu_healthy", place, int(is_healthy))
             enforced = str(limit.enforced).lower()
-            self.add("gpu_limit_info", [*place, limit.value, enforced, short(gpu.limit_reason)], 1)
-            self.add("gpu_unhealthy", [*place, short(gpu.reason)], None if is_healthy else 1)
+            self.add("gpu_limit_info", [*place, limit.value, enforced, causes.code(gpu.limit_reason)], 1)
+            self.add("gpu_unhealthy", [*place, causes.code(gpu.reason)], None if is_healthy else 1)
         for left in usage.left_out:
-            self.add("gpu_unhealthy", [usage.node, "", str(left.index), short(left.reason)], 1)
+            self.add("gpu_unhealthy", [usage.node, "", str(left.index), causes.code(left.reason)], 1)
 
     def of_containers(self, usage: NodeUsage) -> None:
         gpus = {gpu.uuid: gpu for gpu in usage.gpus}

@@ -16,6 +16,7 @@ import orjson
 import yaml
 
 from deviceplugin import source
+from deviceplugin.causes import Cause, Code
 from deviceplugin.source import WITHOUT_INSTANCES, GpuProcess, GpuSourceError, Lists, RawGpu
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
@@ -93,7 +94,7 @@ class SimulatedSource:
                 memory_bytes=gpu.memory_mib * MIB,
                 numa=gpu.numa,
                 simulated=True,
-                fault=f"simulated {kinds[0].value}" if kinds else "",
+                fault=Cause(Code.SIMULATED, f"simulated {kinds[0].value}") if kinds else "",
                 mig=gpu.mig,
             )
 

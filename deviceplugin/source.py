@@ -5,12 +5,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from deviceplugin.causes import Cause, Code
 from gpushare.errors import GpuShareError
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import LeftOut, MigInstance
 
-WITHOUT_INSTANCES: Final = (
-    "in MIG mode without instances; nvidia-smi mig -cgi makes some, nvidia-smi -mig 0 turns it off"
+WITHOUT_INSTANCES: Final = Cause(
+    Code.MIG_EMPTY, "in MIG mode without instances; nvidia-smi mig -cgi makes some, nvidia-smi -mig 0 turns it off"
 )
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from deviceplugin.api import deviceplugin_pb2 as api
+from deviceplugin.causes import Cause, Code
 from deviceplugin.handover.spec_files import SpecFiles
 from deviceplugin.node import NodeFacts, read_node
 from gpushare import names
@@ -210,7 +211,8 @@ class Chooser:
         found = replace(inventory, hand_over=chosen.way, hand_over_reason=chosen.reason)
         if not chosen.impossible:
             return found
-        gpus = (replace(gpu, health=GpuHealth.UNHEALTHY, reason=chosen.impossible) for gpu in inventory.gpus)
+        why = Cause(Code.NOT_HANDED_OVER, chosen.impossible)
+        gpus = (replace(gpu, health=GpuHealth.UNHEALTHY, reason=why) for gpu in inventory.gpus)
         return replace(found, gpus=tuple(gpus))
 
     def agrees(self, inventory: NodeInventory) -> bool:

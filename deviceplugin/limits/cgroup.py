@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from deviceplugin import cgroups
+from deviceplugin.causes import Cause, Code
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs, reported
 from deviceplugin.nvml.driver import UNLIMITED, DriverError, MemoryLimits
@@ -104,7 +105,8 @@ class CgroupBackend:
                 self._hierarchy, self._bases = hierarchy, bases
                 return proofs
             first = first or proofs
-        return first or {gpu.uuid: f"{self.mount} has no cgroups; mount the node's there" for gpu in gpus}
+        why = Cause(Code.NO_CGROUP, f"{self.mount} has no cgroups; mount the node's there")
+        return first or dict.fromkeys((gpu.uuid for gpu in gpus), why)
 
     def _proofs(self, gpus: Sequence[Gpu], parent: Path) -> Proofs:
         probe = parent / _PROBE
@@ -112,7 +114,7 @@ class CgroupBackend:
             probe.mkdir(exist_ok=True)
         except OSError as error:
             why = f"no cgroup can be made in {parent} ({error.strerror}); mount the node's there, and not read-only"
-            return {gpu.uuid: why for gpu in gpus}
+            return {gpu.uuid: Cause(Code.NO_CGROUP, why) for gpu in gpus}
         try:
             return {gpu.uuid: self._proof(gpu, probe) for gpu in gpus}
         finally:
@@ -121,15 +123,16 @@ class CgroupBackend:
 
     def _proof(self, gpu: Gpu, probe: Path) -> str:
         if gpu.mig:
-            return "the driver holds no limits for cgroups on MIG instances"
+            return Cause(Code.MIG, "the driver holds no limits for cgroups on MIG instances")
         try:
             self.driver.set(gpu.uuid, probe, _PROBE_BYTES)
             found = self.driver.get(gpu.uuid, probe)
             self.driver.set(gpu.uuid, probe, UNLIMITED)
         except DriverError as error:
-            return str(error)
+            return error.cause
         if found != _PROBE_BYTES:
-            return f"the driver took a limit of {_PROBE_BYTES} bytes for {probe}, but shows {found}"
+            why = f"the driver took a limit of {_PROBE_BYTES} bytes for {probe}, but shows {found}"
+            return Cause(Code.DRIVER_ERROR, why)
         return PROVEN
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from deviceplugin.causes import Cause, Code
 from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs
 from gpushare.model.gpu import Gpu, Limit
@@ -29,7 +30,8 @@ class HamiCoreBackend:
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         """Whether the library and its list are there: it works in containers only, so it cannot be tried here."""
-        return dict.fromkeys([gpu.uuid for gpu in gpus], self._problem())
+        problem = self._problem()
+        return dict.fromkeys([gpu.uuid for gpu in gpus], Cause(Code.LIBRARY, problem) if problem else PROVEN)
 
     def _problem(self) -> str:
         if self.directory is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from deviceplugin import mps
+from deviceplugin.causes import Cause, Code
 from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs, mps_variables
 from deviceplugin.mps import EXCLUSIVE, MpsError, Status
@@ -43,7 +44,7 @@ class MpsBackend:
         try:
             status = mps.ask(self.directory, {})
         except MpsError as error:
-            return {gpu.uuid: str(error) for gpu in gpus}
+            return {gpu.uuid: Cause(Code.MPS_SILENT, str(error)) for gpu in gpus}
         return {gpu.uuid: _problem(gpu, status) for gpu in gpus}
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
@@ -74,13 +75,14 @@ class MpsBackend:
 
 def _problem(gpu: Gpu, status: Status) -> str:
     if status.problem:
-        return f"the MPS daemon does not work: {status.problem}"
+        return Cause(Code.MPS_SILENT, f"the MPS daemon does not work: {status.problem}")
     if gpu.mig:
-        return "MIG instances are not shared by MPS here"
+        return Cause(Code.MIG, "MIG instances are not shared by MPS here")
     mode = status.modes.get(gpu.index, "unknown")
     if mode.lower() != EXCLUSIVE.lower():
-        return (
+        why = (
             f"its compute mode is {mode}, so that a program which does not reach MPS would have no limit; the DaemonSet"
             f" gpushare-mps sets {EXCLUSIVE} when it starts"
         )
+        return Cause(Code.COMPUTE_MODE, why)
     return PROVEN

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol
 
+from deviceplugin import causes
+from deviceplugin.causes import Cause, Code
 from deviceplugin.cdi import ContainerEdits
 from gpushare import names
 from gpushare.errors import GpuShareError
@@ -27,13 +29,15 @@ from gpushare.wire.frameworks import Framework
 _LOG: Final = logging.getLogger(__name__)
 PROVE_S: Final = 10.0
 _AGAIN_S: Final = 2.0  # until a back end that worked and then did not is tried once more
-_NO_EDITS: Final = (
+_NO_EDITS: Final = Cause(
+    Code.NO_MOUNTS,
     "it needs mounts in containers, and this node hands GPUs over by envvar, which brings none; by cdi or volume-mounts"
-    " it works"
+    " it works",
 )
 AUTO: Final = "auto"
 _LONGEST: Final = 200  # of why one back end does not hold, as it is published
-_NOT_ASKED: Final = "the order of limits of this node leaves it out or puts it later"
+_NOT_ASKED: Final = Cause(Code.NOT_ASKED, "the order of limits of this node leaves it out or puts it later")
+_SIMULATED: Final = Cause(Code.SIMULATED, "no driver can be asked: its GPUs are simulated")
 _AUTO: Final = tuple(limit for limit in Limit if limit is not Limit.WATCHDOG)
 PROVEN: Final = ""  # what a back end says of a GPU on which it works
 Proofs = Mapping[GpuUuid, str]  # of one back end: `PROVEN`, or why it does not work on that GPU and what to do
@@ -190,12 +194,14 @@ class ChosenLimits:
             return gpu
         lacks = {limit: self.proofs[limit] for limit in _possible(gpu, self.wanted) if gpu.uuid in self.proofs[limit]}
         reason = f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {why[gpu.uuid]}" for limit, why in lacks.items())
-        return replace(gpu, health=GpuHealth.UNHEALTHY, reason=reason, limit=Limit.ADVISORY)
+        return replace(gpu, health=GpuHealth.UNHEALTHY, reason=Cause(Code.NOT_LIMITED, reason), limit=Limit.ADVISORY)
 
     def _why_not_stronger(self, gpu: Gpu, first: Limit) -> str:
         lacks = {limit: self.proofs.get(limit, {}).get(gpu.uuid) or _NOT_ASKED for limit in _possible(gpu, _AUTO)}
-        stronger = itertools.takewhile(lambda limit: limit is not first, lacks)
-        return "; ".join(f"{limit.value}: {lacks[limit]:.{_LONGEST}}" for limit in stronger)
+        stronger = list(itertools.takewhile(lambda limit: limit is not first, lacks))
+        asked = [causes.code(lacks[limit]) for limit in stronger if lacks[limit] is not _NOT_ASKED]
+        text = "; ".join(f"{limit.value}: {lacks[limit]:.{_LONGEST}}" for limit in stronger)
+        return Cause((*asked, Code.NOT_ASKED)[0], text) if text else ""
 
 
 def _possible(gpu: Gpu, limits: Order) -> Order:
@@ -311,7 +317,7 @@ class NodeLimits:
     def _proofs(self, limit: Limit, inventory: NodeInventory) -> Proofs:
         backend = self.backends.get(limit)
         if backend is None:
-            return {gpu.uuid: "no driver can be asked: its GPUs are simulated" for gpu in inventory.gpus}
+            return {gpu.uuid: _SIMULATED for gpu in inventory.gpus}
         if backend.needs_edits and inventory.hand_over is HandOver.ENVVAR:
             return {gpu.uuid: _NO_EDITS for gpu in inventory.gpus}
         return backend.prove(inventory.gpus)

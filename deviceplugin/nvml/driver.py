@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from deviceplugin import source
+from deviceplugin.causes import Cause, CauseError, Code
 from deviceplugin.source import GpuProcess, Lists
-from gpushare.errors import GpuShareError
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu
 from gpushare.runtime import logs
@@ -36,12 +36,13 @@ _MEANING: Final = {
     _FUNCTION_NOT_FOUND: "the driver is older than r615",
     _SYSTEM: "the driver cannot open the cgroup",
 }
+_CODES: Final = {_FUNCTION_NOT_FOUND: Code.DRIVER_OLD, _NOT_SUPPORTED: Code.NOT_SUPPORTED}
 _LIMITING_MODES: Final = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 _KINDS: Final = ("Compute", "Graphics", "MPSCompute")  # A process may be in several of these lists
 _VERSIONS: Final = ("_v3", "_v2")  # of the functions; drivers before R510 lack the newer ones
 
 
-class DriverError(GpuShareError):
+class DriverError(CauseError):
     """The driver refuses, or does not say what it was asked."""
 
 
@@ -122,7 +123,8 @@ class Deadline:
             self._turn.release()
 
     def _silent(self) -> SilentDriverError:
-        return SilentDriverError(f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log")
+        why = f"NVIDIA's driver has not answered in {self._seconds:g} s; see the node's kernel log"
+        return SilentDriverError(Cause(Code.DRIVER_SILENT, why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ class MemoryLimits:
                 yield self.nvml.nvmlDeviceGetHandleByUUID(gpu)
         except self.nvml.NVMLError as error:
             meaning = _MEANING.get(error.value, "see the node's kernel log")
-            raise DriverError(f"the driver says {error}: {meaning}") from error
+            code = _CODES.get(error.value, Code.DRIVER_ERROR)
+            raise DriverError(Cause(code, f"the driver says {error}: {meaning}")) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +181,11 @@ class ComputeModes:
         with suppress(DriverError, self.nvml.NVMLError):
             modes = self.within(lambda: [(gpu, self._mode(gpu)) for gpu in gpus if not gpu.mig])
             return {
-                gpu.uuid: f"its compute mode is {_LIMITING_MODES[mode]}, so that without MPS it serves one program at a"
-                f" time or none; nvidia-smi -i {gpu.index} -c DEFAULT lets others in"
+                gpu.uuid: Cause(
+                    Code.COMPUTE_MODE,
+                    f"its compute mode is {_LIMITING_MODES[mode]}, so that without MPS it serves one program at a time"
+                    f" or none; nvidia-smi -i {gpu.index} -c DEFAULT lets others in",
+                )
                 for gpu, mode in modes
                 if mode in _LIMITING_MODES
             }

@@ -6,6 +6,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
+from deviceplugin.causes import Cause, Code
+
 _WHOLE_GPU: Final = 0xFFFFFFFF  # what an event says instead of a GPU instance
 SETTLED_S: Final = 30.0  # the driver may say for a moment after a fault, too, that nothing needs to be done
 HARMLESS: Final = frozenset({13, 31, 43, 45, 68, 109})  # Xids that faulty programs cause; all others condemn
@@ -116,10 +118,10 @@ class Faults:
             return False
         xid = int(event.eventData)
         if event.eventType == nvml.nvmlEventTypeDoubleBitEccError:
-            why = "uncorrectable memory error (ECC)"
+            why = Cause(Code.ECC, "uncorrectable memory error (ECC)")
         elif xid in self.ignored_xids | HARMLESS:
             return False
         else:
-            why = f"Xid {xid}: {NAMES[xid]}" if xid in NAMES else f"Xid {xid}"
+            why = Cause(f"{Code.XID}{xid}", f"Xid {xid}: {NAMES[xid]}" if xid in NAMES else f"Xid {xid}")
         self._found[nvml.nvmlDeviceGetUUID(event.device), int(event.gpuInstanceId)] = (why, now)
         return True

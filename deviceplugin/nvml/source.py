@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.causes import Cause, CauseError, Code, both
 from deviceplugin.nvml.driver import Deadline, SilentDriverError
 from deviceplugin.nvml.faults import SETTLED_S, Faults
 from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
-from gpushare.errors import GpuShareError
 from gpushare.model.gpu import MAX_INSTANCES, LeftOut, MigInstance, mig_index
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -22,8 +22,8 @@ from gpushare.units import MIB
 _LOG: Final = logging.getLogger(__name__)
 _SLICE_S: Final = 0.5  # an event wait cannot be interrupted, so this is the delay of a stop
 _TIMEOUT_S: Final = 30.0  # a driver that is asked for the first time may start the GPUs
-_GONE: Final = "the MIG instance no longer exists"
-_IN_MIG_MODE: Final = "the GPU is in MIG mode"
+_GONE: Final = Cause(Code.MIG_GONE, "the MIG instance no longer exists")
+_IN_MIG_MODE: Final = Cause(Code.MIG_MODE, "the GPU is in MIG mode")
 _PROFILE: Final = re.compile(r" MIG (\S+)$")  # in a name such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`
 _RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
 _ACTIONS: Final = {
@@ -37,8 +37,8 @@ _ACTIONS: Final = {
 }
 
 
-class LeftOutError(GpuShareError):
-    """A GPU cannot be shared as it is; the message says why and what to do."""
+class LeftOutError(CauseError):
+    """A GPU cannot be shared as it is; the cause says why and what to do."""
 
 
 @dataclass(kw_only=True)
@@ -68,7 +68,7 @@ class NvmlSource:
         try:
             return self.within(self._read_all)
         except SilentDriverError as error:
-            raise GpuSourceError(str(error), reason="the driver does not answer") from error
+            raise GpuSourceError(str(error), reason=Cause(Code.DRIVER_SILENT, "the driver does not answer")) from error
 
     def _read_all(self) -> Sequence[RawGpu]:
         nvml = self.nvml
@@ -126,14 +126,14 @@ class NvmlSource:
         if isinstance(error, nvml.NVMLError_LibRmVersionMismatch):
             return OutdatedLibraryError(
                 "the driver of the node and the library that this process has loaded have different versions",
-                reason="driver and library have different versions",
+                reason=Cause(Code.DRIVER_CHANGED, "driver and library have different versions"),
             )
         if isinstance(error, nvml.NVMLError_DriverNotLoaded):
             self._faults.forget()  # loading it starts the GPUs from scratch
         return GpuSourceError(
             f"the NVIDIA driver does not answer ({error}); is the driver installed on the node, and is its library"
             " mounted into this container (runtimeClassName nvidia, or the driver's directory as a volume)?",
-            reason=f"the driver does not answer: {error}",
+            reason=Cause(Code.DRIVER_SILENT, f"the driver does not answer: {error}"),
         )
 
     def _at(self, index: int) -> tuple[Sequence[RawGpu], Sequence[RawGpu]]:
@@ -144,7 +144,8 @@ class NvmlSource:
         except (self.nvml.NVMLError, LeftOutError) as error:
             if isinstance(error, (self.nvml.NVMLError_GpuIsLost, self.nvml.NVMLError_ResetRequired)):
                 self._away.add(index)
-            reason = str(error) if isinstance(error, LeftOutError) else f"the driver says: {error}"
+            says = Cause(Code.DRIVER_ERROR, f"the driver says: {error}")
+            reason = error.cause if isinstance(error, LeftOutError) else says
             self._say("gpu left out", index=index, reason=reason)
             if not known:  # else it is listed, with this reason
                 self.left_out = [*self.left_out, LeftOut(index=index, reason=reason)]
@@ -172,7 +173,7 @@ class NvmlSource:
         advice = self._advice(handle, uuid)
         if _in_mig_mode(nvml, handle):
             return [self._instance(gpu, advice, *instance) for instance in self._instances(handle)]
-        fault = "; ".join(filter(None, (self._faults.of(uuid), advice)))
+        fault = both(self._faults.of(uuid), advice)
         return [replace(gpu, memory_bytes=self._memory_bytes(handle), fault=fault)]
 
     def _advice(self, handle: Any, uuid: str) -> str:
@@ -180,7 +181,9 @@ class NvmlSource:
         action = _recovery_action(self.nvml, handle) if self.recovery_action else None
         if action == 0:
             self._faults.forget(uuid, SETTLED_S, self.clock.monotonic())
-        return f"the driver asks to {_ACTIONS.get(action, f'do {action}')}" if action else ""
+        if not action:
+            return ""
+        return Cause(Code.ACTION, f"the driver asks to {_ACTIONS.get(action, f'do {action}')}")
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
         nvml, found = self.nvml, []
@@ -202,7 +205,7 @@ class NvmlSource:
             index=mig_index(gpu.index, number),
             model=model,
             memory_bytes=self._memory_bytes(handle),
-            fault="; ".join(filter(None, (self._faults.of(gpu.uuid, instance), advice))),
+            fault=both(self._faults.of(gpu.uuid, instance), advice),
             caps=_caps(nvml, handle, gpu.minor, self.mig_minors),
             mig=MigInstance(gpu=gpu.index, number=number, profile=profile[1] if profile else ""),
         )
@@ -215,10 +218,11 @@ class NvmlSource:
                 return int(info.total) - (0 if self.reserved else reserved)
         if self.unified_mib:
             return self.unified_mib * MIB
-        raise LeftOutError(
+        why = (
             "the driver does not say how much memory it has, as with memory that it shares with the processor; set"
             " --unified-memory to the size that may be shared"
         )
+        raise LeftOutError(Cause(Code.MEMORY_UNKNOWN, why))
 
     def _fault_within(self, seconds: float) -> bool:
         try:

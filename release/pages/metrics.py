@@ -23,6 +23,7 @@ from controller.reconcile.node_requests import Refusals
 from controller.state import ClusterState
 from controller.supervisor import Fence
 from deviceplugin import metrics as plugin_metrics
+from deviceplugin.causes import Cause, Code
 from deviceplugin.decide import Reason
 from deviceplugin.usage.join import GpuTotal, NodeUsage, Row, UsageReading
 from gpushare import names
@@ -73,7 +74,7 @@ def plugin_page() -> str:
     """Of a plugin with a watchdog, a GPU that is unhealthy and a container that uses what it was granted."""
     gpus = (
         replace(make_gpu(0, 16), limit=Limit.CGROUP),
-        replace(make_gpu(1, 8, health=GpuHealth.UNHEALTHY), reason="x"),
+        replace(make_gpu(1, 8, health=GpuHealth.UNHEALTHY), reason=Cause(Code.ECC, "x")),
     )
     uuid = gpus[0].uuid
     row = Row(pod=make_ref("a"), container=ContainerName("main"), gpu=GpuUuid(uuid), granted_mib=1024, used=1, peak=1)
@@ -162,8 +163,8 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_plugin_gpu_pods": "how many share a GPU",
     "gpushare_plugin_gpu_foreign_bytes": "memory that no one granted: other plugins, processes outside of Kubernetes",
     "gpushare_plugin_gpu_healthy": "share of time in which a GPU was usable: its `avg_over_time`",
-    "gpushare_plugin_gpu_unhealthy": "alert on it; with an empty UUID, GPUs that cannot be shared as they are",
-    "gpushare_plugin_gpu_limit_info": "where limits hold; alert when one is lost",
+    "gpushare_plugin_gpu_unhealthy": "[a code](#reasons); alert on it; an empty UUID: a GPU that cannot be shared",
+    "gpushare_plugin_gpu_limit_info": "[a code](#reasons); where limits hold; alert when one is lost",
     "gpushare_plugin_container_granted_bytes": "who holds what of which GPU",
     "gpushare_plugin_container_used_bytes": "waste and overuse, beside what is granted; `_others` stands for the pod's"
     " containers that hold nothing of that GPU",
@@ -175,6 +176,34 @@ USES: Final[Mapping[str, str]] = {
     " namespace does",
     "gpushare_plugin_watchdog_actions": "report, evict, terminate, kill, and whether it worked",
     "gpushare_plugin_starts": "[the reasons](../troubleshoot.md#the-pod-is-bound-but-its-container-does-not-start)",
+}
+
+
+CODES: Final[Mapping[Code, str]] = {
+    Code.XID: "and a number, such as `Xid79`: the driver reported [that Xid](xids.md)",
+    Code.ECC: "the driver reported an uncorrectable memory error",
+    Code.ACTION: "the driver asks for something to be done, such as a reset",
+    Code.DRIVER_SILENT: "the driver does not answer, or cannot be opened",
+    Code.DRIVER_ERROR: "the driver answers with an error that has no code here",
+    Code.DRIVER_CHANGED: "the driver has another version than the library that the plugin has loaded; it restarts",
+    Code.NOT_LISTED: "the driver no longer lists the GPU",
+    Code.MIG_MODE: "the GPU was put into MIG mode",
+    Code.MIG_EMPTY: "the GPU is in MIG mode and has no instances",
+    Code.MIG_GONE: "the MIG instance no longer exists",
+    Code.MIG: "this limit cannot be held on MIG instances",
+    Code.MEMORY_UNKNOWN: "the driver does not say how much memory it has (`--unified-memory`)",
+    Code.NOT_HANDED_OVER: "the way to hand GPUs over that is demanded of the node does not work there",
+    Code.NOT_LIMITED: "no limit that is demanded of the node can be held",
+    Code.SIMULATED: "the GPU is simulated: so is its fault, and no driver can hold a limit",
+    Code.NOT_ASKED: "stronger limits are not in the node's order",
+    Code.NO_MOUNTS: "the limit needs mounts, and the node hands GPUs over by envvar",
+    Code.COMPUTE_MODE: "the compute mode of the GPU does not fit the limit",
+    Code.NO_CGROUP: "the plugin cannot make a cgroup on the node",
+    Code.NOT_SUPPORTED: "driver or kernel hold no limits for cgroups on this GPU",
+    Code.DRIVER_OLD: "the driver is older than r615",
+    Code.MPS_SILENT: "the MPS daemon does not run or does not answer",
+    Code.LIBRARY: "HAMi-core was not supplied, or its files are not right",
+    Code.OTHER: "none of these",
 }
 
 
@@ -220,6 +249,9 @@ def _filled(query: str) -> str:
     return query
 
 
+REASONS: Final = """The label `reason` of `gpushare_plugin_gpu_unhealthy` and `gpushare_plugin_gpu_limit_info` is \
+one of these codes. Of several causes it is the first; of limits, that of the strongest one in the node's order that \
+does not hold. The whole sentence is in the inventory: `gpushare doctor`, `kubectl inspect gpushare --limits`."""
 HEAD: Final = """# Metrics
 
 What Prometheus reads from each component, and the alerts of [rules.yaml](../../manifests/chart/files/rules.yaml); \
@@ -237,7 +269,10 @@ def page() -> str:
         rows = [_row(name, family) for name, family in found.items() if family.component == component]
         head = ["| Metric | Kind | Labels | Meaning and use |", "|---|---|---|---|"]
         sections.append("\n".join([f"## {component}", "", *head, *rows, ""]))
-    return "\n".join([*sections, _alerts()])
+    assert CODES.keys() == set(Code)
+    codes = [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
+    head = ["## Reasons", "", REASONS, "", "| Code | Meaning |", "|---|---|"]
+    return "\n".join([*sections, "\n".join([*head, *codes, ""]), _alerts()])
 
 
 def _row(name: str, family: Family) -> str:

@@ -98,12 +98,12 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
         'gpushare_plugin_gpu_memory_bytes{node="b",UUID="GPU-2",gpu="0"}': "1x140",
     },
     "GpuShareGpuUnhealthy": {
-        f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid 79"}}': state("_", 1),
-        'gpushare_plugin_gpu_unhealthy{node="a",UUID="",gpu="2",reason="in MIG mode"}': "1x140",
+        f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid79"}}': state("_", 1),
+        'gpushare_plugin_gpu_unhealthy{node="a",UUID="",gpu="2",reason="MigWithoutInstances"}': "1x140",
     },
     "GpuShareLimitLost": {
         f'gpushare_plugin_gpu_limit_info{{{GPU},limit="cgroup",enforced="true",reason=""}}': state(1, "_"),
-        f'gpushare_plugin_gpu_limit_info{{{GPU},limit="advisory",enforced="false",reason="old"}}': state("_", 1),
+        f'gpushare_plugin_gpu_limit_info{{{GPU},limit="advisory",enforced="false",reason="DriverTooOld"}}': state("_", 1),
         'gpushare_plugin_gpu_limit_info{node="b",UUID="GPU-2",gpu="0",limit="advisory",enforced="false"}': "1x140",
     },
     "GpuShareStartsRefused": {STARTS: grows(1), STARTS.replace("NotLimited", "GpuGone"): "0+1x140"},
@@ -171,11 +171,11 @@ def test_an_alert_fires_and_resolves(alert: str, try_rules: Callable[..., None])
 def test_the_message_of_an_alert_names_the_gpu_and_the_reason(try_rules: Callable[..., None]) -> None:
     alert = ALERTS["GpuShareGpuUnhealthy"]
     expected = {
-        "exp_labels": {"node": "a", "UUID": "GPU-1", "gpu": "1", "reason": "Xid 79", **alert["labels"]},
-        "exp_annotations": {**alert["annotations"], "summary": "GPU 1 of node a is unhealthy: Xid 79"},
+        "exp_labels": {"node": "a", "UUID": "GPU-1", "gpu": "1", "reason": "Xid79", **alert["labels"]},
+        "exp_annotations": {**alert["annotations"], "summary": "GPU 1 of node a is unhealthy: Xid79"},
     }
     asked = [{"eval_time": "3m", "alertname": alert["alert"], "exp_alerts": [expected]}]
-    try_rules({f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid 79",pod="p"}}': "1x5"}, alert_rule_test=asked)
+    try_rules({f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid79",pod="p"}}': "1x5"}, alert_rule_test=asked)
 
 
 def test_without_a_controller_at_all_it_is_not_ready(try_rules: Callable[..., None]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from deviceplugin import cgroups, pods
+from deviceplugin.causes import Code, code
 from deviceplugin.decide import Accept
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, NodeLimits, OnFailure
@@ -120,7 +121,9 @@ def node(tmp_path: Path, nvml_binding: Any, nvml_stub: Stub, mode: str) -> Itera
 
 
 def why(node: Node, gpu: int = 0) -> str:
-    return node.backend.prove(node.inventory.gpus)[node.inventory.gpus[gpu].uuid]
+    found = node.backend.prove(node.inventory.gpus)[node.inventory.gpus[gpu].uuid]
+    assert code(found) != Code.OTHER
+    return found
 
 
 @BOTH

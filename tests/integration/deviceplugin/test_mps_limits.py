@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from deviceplugin import mps, pods
+from deviceplugin.causes import Code, code
 from deviceplugin.cdi import Mount
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import PROVEN, LimitError
@@ -55,7 +56,9 @@ class Node:
         return int((self.mps / "pipe/control.pid").read_text(encoding="ascii"))
 
     def problems(self) -> list[str]:
-        return list(self.backend.prove(INVENTORY.gpus).values())
+        found = list(self.backend.prove(INVENTORY.gpus).values())
+        assert Code.OTHER not in map(code, found)
+        return found
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.causes import Code, code
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import Deadline
 from deviceplugin.nvml.source import NvmlSource
@@ -29,7 +30,10 @@ def source(nvml_binding: Any, tmp_path: Path) -> NvmlSource:
 
 
 def faults(source: NvmlSource) -> list[str]:
-    return [gpu.fault for gpu in source.read()]
+    """Each has a code for metrics."""
+    found = [gpu.fault for gpu in source.read()]
+    assert Code.OTHER not in map(code, [*found, *(each.reason for each in source.left_out)])
+    return found
 
 
 def strikes(source: NvmlSource, nvml_stub: Stub, *xids: int, **how: Any) -> list[str]:
@@ -96,7 +100,8 @@ def test_time_or_the_driver_says_when_a_gpu_is_well_again(nvml_stub: Stub, nvml_
     assert faults(source) == [CONTAINED]  # it may not have found out yet what must be done
     nvml_stub.set({"0.field.230": 4})
     clock.at += 60
-    assert faults(source) == [f"{CONTAINED}; the driver asks to end what runs and reset the GPU"]
+    [fault] = faults(source)
+    assert (code(fault), fault) == ("Xid94", f"{CONTAINED}; the driver asks to end what runs and reset the GPU")
     nvml_stub.set({"0.field.230": 0})
     assert faults(source) == [""]
 

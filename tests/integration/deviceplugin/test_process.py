@@ -337,7 +337,7 @@ def test_a_driver_that_is_downgraded_shows_on_the_node_and_decides_about_new_sta
             assert gpu.health is GpuHealth.HEALTHY
             assert gpu.limit_reason.startswith(OLD), "the node says so"
             place = f'UUID="{gpu.uuid}",enforced="false",gpu="{gpu.label}"'
-            labels = f'{place},limit="advisory",node="node-a",reason="{OLD}; mps: '
+            labels = f'{place},limit="advisory",node="node-a",reason="DriverTooOld"'
             wait_until(lambda: labels in page_of(port))
             out = io.StringIO()
             options = explain.Options(pod=Target(namespace="default", name="b"))

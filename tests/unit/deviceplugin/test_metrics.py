@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin import metrics, ports
+from deviceplugin.causes import Cause, Code
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.metrics import MOST_ROWS
 from deviceplugin.node import Publisher
@@ -38,7 +39,7 @@ HERE = {"node": NODE}
 GPUS = (
     replace(make_gpu(0, 16), limit=Limit.CGROUP),
     replace(make_gpu(1, 16), limit=Limit.CGROUP),
-    replace(make_gpu(2, 8, health=GpuHealth.UNHEALTHY), reason="Xid 79: GPU has fallen off the bus"),
+    replace(make_gpu(2, 8, health=GpuHealth.UNHEALTHY), reason=Cause(f"{Code.XID}79", "Xid 79: off the bus")),
 )
 MIG = (replace(make_gpu(0, 3), limit=Limit.MIG), replace(make_gpu(1, 4), limit=Limit.MIG))
 
@@ -68,7 +69,7 @@ def samples(
 
 
 def test_gpus_are_counted_by_health_and_limit() -> None:
-    found = samples(usage(left_out=(LeftOut(index=3, reason="no memory"),), foreign={GPUS[0].uuid: 5}))
+    found = samples(usage(left_out=(LeftOut(index=3, reason="a sentence of no code"),), foreign={GPUS[0].uuid: 5}))
     assert found["gpus"] == [
         ({**HERE, "health": "Healthy", "limit": "cgroup"}, 2.0),
         ({**HERE, "health": "Unhealthy", "limit": "advisory"}, 1.0),
@@ -77,8 +78,8 @@ def test_gpus_are_counted_by_health_and_limit() -> None:
     assert found["gpu_foreign_bytes"] == [(at(0), 5.0)]
     assert [value for _, value in found["gpu_healthy"]] == [1.0, 1.0, 0.0]
     assert found["gpu_unhealthy"] == [
-        ({**at(2), "reason": "Xid 79: GPU has fallen off the bus"}, 1.0),
-        ({"node": "node-a", "UUID": "", "gpu": "3", "reason": "no memory"}, 1.0),
+        ({**at(2), "reason": "Xid79"}, 1.0),
+        ({"node": "node-a", "UUID": "", "gpu": "3", "reason": "Other"}, 1.0),
     ]
 
 
@@ -100,10 +101,10 @@ def test_of_every_gpu_it_is_told_what_is_granted_and_used() -> None:
 
 
 def test_what_holds_limits_is_told_with_why_it_is_not_stronger() -> None:
-    weak = replace(GPUS[2], limit=Limit.MPS, limit_reason='cgroup: "old" driver')
+    weak = replace(GPUS[2], limit=Limit.MPS, limit_reason=Cause(Code.DRIVER_OLD, "cgroup: the driver is old"))
     assert samples(usage(gpus=(GPUS[0], weak)))["gpu_limit_info"] == [
         ({**at(0), "limit": "cgroup", "enforced": "true", "reason": ""}, 1.0),
-        ({**at(2), "limit": "mps", "enforced": "false", "reason": 'cgroup: "old" driver'}, 1.0),
+        ({**at(2), "limit": "mps", "enforced": "false", "reason": "DriverTooOld"}, 1.0),
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from deviceplugin.causes import Cause, Code, code
 from deviceplugin.cdi import ContainerEdits, Mount
 from deviceplugin.decide import Accept, Reason, Refuse
 from deviceplugin.limits import node as limits
@@ -56,7 +57,7 @@ def test_an_order_is_read_and_other_words_are_refused() -> None:
 def test_why_nothing_stronger_holds_is_told() -> None:
     proofs = {
         Limit.MIG: {FIRST: "no instance", SECOND: "no instance"},
-        Limit.CGROUP: {FIRST: PROVEN, SECOND: "old driver" * 50},
+        Limit.CGROUP: {FIRST: PROVEN, SECOND: Cause(Code.DRIVER_OLD, "old driver" * 50)},
         Limit.MPS: {FIRST: "no daemon", SECOND: "no daemon"},
         Limit.HAMI_CORE: EVERYWHERE,
         Limit.ADVISORY: EVERYWHERE,
@@ -65,6 +66,10 @@ def test_why_nothing_stronger_holds_is_told() -> None:
     assert (first.limit, first.limit_reason) == (Limit.CGROUP, "")
     assert second.limit is Limit.HAMI_CORE
     assert second.limit_reason == f"cgroup: {'old driver' * 20}; mps: no daemon"
+    assert [code(gpu.limit_reason) for gpu in (first, second)] == ["", Code.DRIVER_OLD]
+    proofs[Limit.CGROUP] = {}
+    _, second = ChosenLimits(limits.order("mps,advisory"), {**proofs, Limit.MPS: EVERYWHERE}).shown(INVENTORY).gpus
+    assert code(second.limit_reason) == Code.NOT_ASKED
     first, _ = ChosenLimits((Limit.MPS, Limit.CGROUP), dict.fromkeys(Limit, EVERYWHERE)).shown(INVENTORY).gpus
     assert first.limit_reason == "cgroup: the order of limits of this node leaves it out or puts it later"
 
@@ -74,7 +79,7 @@ def test_a_gpu_on_which_nothing_works_takes_no_containers_and_its_own_fault_is_n
     chosen = ChosenLimits(limits.order("cgroup"), proofs)
     first, second = chosen.shown(INVENTORY).gpus
     assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
-    assert first.reason == "no limit can be held: cgroup: old driver"
+    assert (first.reason, code(first.reason)) == ("no limit can be held: cgroup: old driver", Code.NOT_LIMITED)
     assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
     mig_only = ChosenLimits(limits.order("mig"), {Limit.MIG: {FIRST: "no MIG", SECOND: "no MIG"}}).shown(INVENTORY)
     assert {gpu.health for gpu in mig_only.gpus} == {GpuHealth.UNHEALTHY}
@@ -349,7 +354,9 @@ def hami_core(tmp_path: Path) -> HamiCoreBackend:
 
 def test_it_works_where_its_files_are(hami_core: HamiCoreBackend, tmp_path: Path) -> None:
     def why(hami_core: HamiCoreBackend) -> str:
-        return hami_core.prove([make_gpu(0)])[make_gpu(0).uuid]
+        found = hami_core.prove([make_gpu(0)])[make_gpu(0).uuid]
+        assert code(found) in {PROVEN, Code.LIBRARY}
+        return found
 
     assert why(hami_core) == PROVEN
     (tmp_path / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so /lib/other.so", encoding="ascii")
