@@ -33,8 +33,9 @@ class Metrics:
     def __init__(self, clock: Clock) -> None:
         self.page = Kept(lambda: Response(200, exposition.page(self.registry), exposition.CONTENT_TYPE), clock)
         self.registry = exposition.registry(names.CONTROLLER)
-        timer, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
-        self._seconds = timer("gpushare_extender_seconds", "Time to answer kube-scheduler", ["verb"], buckets=_SECONDS)
+        counter = partial(Counter, registry=self.registry)
+        name, text = "gpushare_extender_request_duration_seconds", "Time to answer kube-scheduler"
+        self._seconds = Histogram(name, text, ["verb"], buckets=_SECONDS, registry=self.registry)
         self._outcomes = counter("gpushare_extender_requests", "Requests of kube-scheduler", ["verb", "outcome"])
         self._refusals = counter("gpushare_filter_nodes", "Nodes that filter has answered for", ["result"])
         self._preempt_nodes = counter("gpushare_preempt_nodes", "Nodes that preempt has answered for", ["result"])

@@ -122,7 +122,7 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_leading": "",
     "gpushare_ready": "alert if the sum is not 1: GPU pods wait",
     "gpushare_extender_requests": "`out-of-time`: binds that were not sent, because the API server is slow",
-    "gpushare_extender_seconds": "latency of binds and of every other verb",
+    "gpushare_extender_request_duration_seconds": "latency of binds and of every other verb",
     "gpushare_filter_nodes": "how many it refuses",
     "gpushare_preempt_nodes": "as-given, chosen (other victims than kube-scheduler's), dropped (no eviction helps"
     " there), late (no time)",
@@ -285,11 +285,9 @@ def _row(name: str, family: Family) -> str:
 
 def _alerts() -> str:
     document: Any = yaml.safe_load((ROOT / "manifests/chart/files/rules.yaml").read_text(encoding="utf-8"))
-    head = ["## Alerts", "", "| Alert | If | For | Severity | What to do |", "|---|---|---|---|---|"]
-    rows = []
+    found = ["## Alerts", "", "Each alert's `runbook_url` leads here.", ""]
     for rule in (rule for group in document["groups"] for rule in group["rules"]):
-        expression = rule["expr"].replace("|", "\\|")
-        told = rule["annotations"]["description"]
-        severity = rule["labels"]["severity"]
-        rows.append(f"| {rule['alert']} | `{expression}` | {rule.get('for', 'at once')} | {severity} | {told} |")
-    return "\n".join([*head, *rows, ""])
+        when = f"after {rule['for']}" if "for" in rule else "at once"
+        found += [f"### {rule['alert']}", "", f"{rule['labels']['severity'].capitalize()}, {when}:", ""]
+        found += ["```promql", rule["expr"], "```", "", rule["annotations"]["description"], ""]
+    return "\n".join(found)

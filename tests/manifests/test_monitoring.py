@@ -20,9 +20,9 @@ from gpushare.model.gpu import GpuHealth, Limit
 from localcluster import prometheus
 from localcluster.provision import ProvisionError
 from release.pages import metrics
-from testing.manifests import tree
+from testing.manifests import helm, tree
 from testing.manifests.helm import CHART
-from testing.pages import blocks
+from testing.pages import blocks, text
 from webhook.metrics import Outcome
 
 RULES_FILE: Final = CHART / "files" / "rules.yaml"
@@ -33,6 +33,7 @@ MONITORS: Final = [each for each in COMPONENT if each["kind"].endswith("Monitor"
 ALERTS: Final = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
 BAD: Final = 90
 """Minutes that a series is bad, after 10 good ones."""
+BUILD: Final = 'gpushare_build_info{component="gpushare-webhook"}'
 FIRES: Final = 95
 RESOLVED: Final = 130
 STARTS: Final = 'gpushare_plugin_starts_total{node="a",outcome="refused",reason="NotLimited"}'
@@ -64,8 +65,12 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
     "GpuShareControllerNotReady": {
         'gpushare_ready{instance="x"}': state(1, 0),
         'gpushare_ready{instance="y"}': "0x140",
+        BUILD: "1x140",
     },
-    "GpuShareWebhookSilent": {'gpushare_webhook_admissions_total{webhook="mutate",outcome="mutated"}': state(1, "_")},
+    "GpuShareWebhookSilent": {
+        'gpushare_webhook_admissions_total{webhook="mutate",outcome="mutated"}': state(1, "_"),
+        BUILD: "1x140",
+    },
     "GpuShareCertificateExpires": {
         "gpushare_webhook_certificate_ttl_seconds": state(5_000_000, 600_000),
         "gpushare_webhook_ca_ttl_seconds": state(50_000_000, 50_000_000),
@@ -81,8 +86,8 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
         'gpushare_extender_requests_total{verb="filter",outcome="busy"}': "0+1x140",
     },
     "GpuShareBindSlow": {
-        **slow("gpushare_extender_seconds", 'verb="bind"'),
-        'gpushare_extender_seconds_bucket{verb="filter",le="+Inf"}': "0+10x140",
+        **slow("gpushare_extender_request_duration_seconds", 'verb="bind"'),
+        'gpushare_extender_request_duration_seconds_bucket{verb="filter",le="+Inf"}': "0+10x140",
     },
     "GpuSharePodsWait": {
         'gpushare_pods_waiting{reason="InsufficientGpuMemory"}': state(0, 2),
@@ -103,7 +108,9 @@ CASES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "GpuShareLimitLost": {
         f'gpushare_plugin_gpu_limit_info{{{GPU},limit="cgroup",enforced="true",reason=""}}': state(1, "_"),
-        f'gpushare_plugin_gpu_limit_info{{{GPU},limit="advisory",enforced="false",reason="DriverTooOld"}}': state("_", 1),
+        f'gpushare_plugin_gpu_limit_info{{{GPU},limit="advisory",enforced="false",reason="DriverTooOld"}}': state(
+            "_", 1
+        ),
         'gpushare_plugin_gpu_limit_info{node="b",UUID="GPU-2",gpu="0",limit="advisory",enforced="false"}': "1x140",
     },
     "GpuShareStartsRefused": {STARTS: grows(1), STARTS.replace("NotLimited", "GpuGone"): "0+1x140"},
@@ -135,10 +142,10 @@ def promtool(*arguments: str | Path, text: str = "") -> str:
     return done.stdout + done.stderr
 
 
-def firing(alert: str, minute: int, count: int) -> dict[str, Any]:
+def firing(alert: str, minute: int, count: int, labels: str = "") -> dict[str, Any]:
     """Of all alerts only this one."""
     return {
-        "expr": f'count(ALERTS{{alertstate="firing",alertname="{alert}"}}) or vector(0)',
+        "expr": f'count(ALERTS{{alertstate="firing",alertname="{alert}"{labels}}}) or vector(0)',
         "eval_time": f"{minute}m",
         "exp_samples": [{"labels": "{}", "value": count}],
     }
@@ -168,6 +175,24 @@ def test_an_alert_fires_and_resolves(alert: str, try_rules: Callable[..., None])
     try_rules(CASES[alert], promql_expr_test=asked)
 
 
+def of_cluster(name: str, series: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for each, values in series.items():
+        metric, _, labels = each.partition("{")
+        found[f'{metric}{{cluster="{name}",{labels or "}"}'] = values
+    return found
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_of_two_clusters_in_one_store_it_fires_for_the_one_where_it_is_so(
+    alert: str, try_rules: Callable[..., None]
+) -> None:
+    good = {name: f"{values.split()[0].partition('x')[0]}x300" for name, values in CASES[alert].items()}
+    asked = [firing(alert, minute, count) for minute, count in ((9, 0), (FIRES, 1), (RESOLVED, 0))]
+    asked.append(firing(alert, FIRES, 1, ',cluster="b"'))
+    try_rules({**of_cluster("a", good), **of_cluster("b", CASES[alert])}, promql_expr_test=asked)
+
+
 def test_the_message_of_an_alert_names_the_gpu_and_the_reason(try_rules: Callable[..., None]) -> None:
     alert = ALERTS["GpuShareGpuUnhealthy"]
     expected = {
@@ -178,8 +203,13 @@ def test_the_message_of_an_alert_names_the_gpu_and_the_reason(try_rules: Callabl
     try_rules({f'gpushare_plugin_gpu_unhealthy{{{GPU},reason="Xid79",pod="p"}}': "1x5"}, alert_rule_test=asked)
 
 
-def test_without_a_controller_at_all_it_is_not_ready(try_rules: Callable[..., None]) -> None:
-    try_rules({}, promql_expr_test=[firing("GpuShareControllerNotReady", 5, 1)])
+@pytest.mark.parametrize(
+    "series",
+    [{}, of_cluster("a", {"gpushare_ready": "1x9", "gpushare_build_info": "1x9"}) | of_cluster("b", {BUILD: "1x9"})],
+)
+def test_without_a_controller_at_all_it_is_not_ready(series: Mapping[str, str], try_rules: Callable[..., None]) -> None:
+    """Nor in a cluster of which anything else is scraped."""
+    try_rules(series, promql_expr_test=[firing("GpuShareControllerNotReady", 5, 1)])
 
 
 JOINS: Final = blocks("docs/monitoring.md", "promql")
@@ -250,7 +280,20 @@ def test_an_alert_says_what_it_means_and_what_to_do() -> None:
     for alert, rule in ALERTS.items():
         assert alert.startswith("GpuShare")
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}, alert
-        assert set(rule["annotations"]) == {"summary", "description"}, alert
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, alert
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        headings = re.findall(r"^### (\w+)$", text(page.replace(".html", ".md")), re.MULTILINE)
+        assert (anchor, headings.count(alert)) == (alert.lower(), 1), alert
+
+
+@pytest.mark.parametrize(
+    "address", ["https://docs.example.com/gpushare/0.1.0", "https://docs.example.com/gpushare/0.1.0/"]
+)
+def test_the_chart_writes_the_address_of_the_site_before_each_runbook(address: str) -> None:
+    rules = helm.render({"monitoring": {"rules": {"enabled": True, "runbookUrl": address}}})
+    spec = tree.one(rules, "PrometheusRule", "gpushare")["spec"]
+    prefixed = [rule["annotations"]["runbook_url"] for group in spec["groups"] for rule in group["rules"]]
+    assert prefixed == [f"{address.rstrip('/')}/{rule['annotations']['runbook_url']}" for rule in ALERTS.values()]
 
 
 def test_prometheus_finds_nothing_wrong_with_the_rules() -> None:

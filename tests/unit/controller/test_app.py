@@ -173,7 +173,7 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     assert found["gpushare_extender_requests_total", "bind", "bound"] == 1
     assert found["gpushare_extender_requests_total", "bind", "in-doubt"] == 1
     assert found["gpushare_extender_requests_total", "filter", "no-fit"] == 1
-    assert found["gpushare_extender_seconds_count", "filter"] == 2
+    assert found["gpushare_extender_request_duration_seconds_count", "filter"] == 2
     assert found["gpushare_filter_nodes_total", "fits"] == 2
     assert found["gpushare_filter_nodes_total", "failed"] == 1
     assert found["gpushare_filter_nodes_total", "unresolvable"] == 2
