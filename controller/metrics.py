@@ -20,13 +20,13 @@ from gpushare.runtime import exposition
 from gpushare.runtime.clock import Clock
 from gpushare.runtime.pages import Kept, Response
 
-MOST_NAMESPACES: Final = 1000  # with series of their own, by what they hold; the others share one
+MOST_NAMESPACES: Final = 1000  # with series of their own, by what they hold or wait for; the others share one
 MOST_GPUS: Final = 1000  # Over-committed ones, from the worst on. What a forged allocation names need not exist.
 _MIB: Final = 1024 * 1024
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 Readings = Iterable[tuple[str, str, Callable[[], float]]]  # name, meaning and value
-Waiting = Callable[[], Mapping[str, int]]  # pods by reason
+Waiting = Callable[[], Mapping[tuple[str, str], int]]  # pods by namespace and reason
 
 
 class Metrics:
@@ -75,9 +75,16 @@ class _Readings(Collector):
         for name, text, reading in self.readings:
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield family(name, text, value=reading())
-        waiting = _gauge("gpushare_pods_waiting", "Pods that wait for GPUs, by reason", "reason")
-        for reason, count in self.waiting().items():
-            waiting.add_metric([reason], count)
+        waiting = _gauge("gpushare_pods_waiting", "Pods that wait for GPUs, by reason", "namespace", "reason")
+        counts = Multiset(self.waiting())
+        for key in heapq.nlargest(MOST_NAMESPACES, counts, key=lambda each: (counts[each], each)):
+            if key[0] != names.OTHERS:
+                waiting.add_metric(key, counts.pop(key))
+        others = Multiset[str]()
+        for (_, reason), count in counts.items():
+            others[reason] += count
+        for reason, count in others.items():
+            waiting.add_metric([names.OTHERS, reason], count)
         yield waiting
 
 

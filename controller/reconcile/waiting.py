@@ -18,6 +18,7 @@ from controller.reconcile.advice import NO_EVENT, REASON_UNSCHEDULABLE, EventThr
 from controller.reconcile.node_requests import Refusal, Refusals
 from controller.reconcile.writer import Recreator, Writer
 from controller.state import ClusterState
+from gpushare import names
 from gpushare.cluster.pod_records import Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef, PodUid
@@ -35,13 +36,14 @@ MAX_ACTIONS: Final = 20  # a tick; a thousand waiting pods must not become a tho
 MAX_KINDS: Final = 12  # of pods a tick, fewer than the cache holds; the others have their turn at the next ticks
 JUDGE_S: Final = 0.25  # a tick; judging many kinds for thousands of nodes must not take the scheduler's processor
 
-Waiting = Mapping[str, int]  # pods that wait for a node, by reason; every reason is there
+Waiting = Mapping[tuple[str, str], int]  # pods that wait for a node, by namespace and reason
 NOT_TRIED: Final = "NotTried"
 INVALID: Final = "InvalidRequest"
 NOT_JUDGED: Final = "NotJudged"
 FITS: Final = "Fits"
 REASONS: Final = (NOT_TRIED, INVALID, NOT_JUDGED, FITS, *(reason.value for reason in RefusalReason))
 
+_NONE: Final = {(names.OTHERS, reason): 0 for reason in REASONS}  # so that every reason is always there
 _KindKey = tuple[RequestShape, bool]  # of pods that fit on the same nodes: the shape, and whether they mean themselves
 
 
@@ -164,7 +166,7 @@ class WaitingPods:
     table: ClusterTable
     refusals: Refusals
     outdated: OutdatedPods = field(init=False)
-    counts: Waiting = field(init=False, default_factory=lambda: dict.fromkeys(REASONS, 0))  # replaced as a whole
+    counts: Waiting = field(init=False, default_factory=lambda: _NONE)  # replaced as a whole
     _notes: dict[PodUid, Note] = field(default_factory=dict)
     _turns: dict[_KindKey, int] = field(default_factory=dict)  # the tick in which a kind was judged last
     _tick: int = 0
@@ -200,12 +202,11 @@ class WaitingPods:
             actions += self._handle(pod, kind)
             self._reasons[key] = kind.reason
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in requests}
-        counts = dict.fromkeys(REASONS, 0)
-        counts[INVALID] = sum(pod.request is None for pod in snapshot.pending)
-        counts[NOT_TRIED] = sum(pod.request is not None and not pod.unschedulable for pod in snapshot.pending)
-        for _, key in waiting:
-            counts[self._reasons.get(key, NOT_JUDGED)] += 1
-        self.counts = counts
+        counts = Counter((pod.ref.namespace, self._reasons.get(key, NOT_JUDGED)) for pod, key in waiting)
+        for pod in snapshot.pending:
+            if pod.request is None or not pod.unschedulable:
+                counts[pod.ref.namespace, INVALID if pod.request is None else NOT_TRIED] += 1
+        self.counts = {**_NONE, **counts}
 
     def _handle(self, pod: Pending, kind: "_Kind") -> bool:
         """Whether something was done."""

@@ -136,7 +136,8 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_namespace_memory_granted_bytes": "who holds what: charge-back, quota; the 1,000 largest, and `_others`",
     "gpushare_namespace_pods": "",
     "gpushare_pods_waiting": "alert if it lasts; the reason is that of most nodes with GPUs. NotTried: kube-scheduler"
-    " has yet to try; NotJudged: looked at soon; Fits: GPUs are free, something else hinders",
+    " has yet to try; NotJudged: looked at soon; Fits: GPUs are free, something else hinders. The 1,000 largest, and"
+    " `_others`, which has every reason",
     "gpushare_gpu_over_committed_bytes": "alert if there is any; at most 1,000 series",
     "gpushare_gpu_over_committed_compute_ratio": "alert if there is any; at most 1,000 series",
     "gpushare_reservations_unconfirmed": "Bindings on their way; many for long: the API server does not answer",

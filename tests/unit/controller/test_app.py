@@ -161,7 +161,7 @@ def test_probes_and_version(world: World) -> None:
 
 def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     leading = [("gpushare_leading", "1 while leading", lambda: 1.0)]
-    world.metrics.watch(world.state, leading, lambda: {"Fits": 2}, is_read=lambda: True)
+    world.metrics.watch(world.state, leading, lambda: {("team", "Fits"): 2}, is_read=lambda: True)
     first, second = world.add_pod(3), world.add_pod(4)
     world.post("filter", {"Pod": first, "NodeNames": [*NODES, "node-x"]})
     world.post("filter", {"Pod": world.add_pod(11), "NodeNames": NODES})
@@ -184,10 +184,20 @@ def test_metrics_count_what_was_asked_and_what_is_held(world: World) -> None:
     assert found["gpushare_node_pods", "node-a"] == 2
     assert found["gpushare_namespace_memory_granted_bytes", "team"] == 7 * gib
     assert found["gpushare_namespace_pods", "team"] == 2
-    assert found["gpushare_pods_waiting", "Fits"] == 2
+    assert found["gpushare_pods_waiting", "Fits", "team"] == 2
     assert found["gpushare_reservations_unconfirmed",] == 1
     assert found["gpushare_pods_unreadable",] == 0
     assert found["gpushare_leading",] == 1
+
+
+def test_the_namespaces_in_which_most_pods_wait_have_series_and_the_others_share_one_for_each_reason(
+    world: World,
+) -> None:
+    counts = {(f"n{number}", "Fits"): number for number in range(1, MOST_NAMESPACES + 3)}
+    nothing = {("_others", reason): 0 for reason in ("Fits", "NotTried")}
+    world.metrics.watch(world.state, (), lambda: {**nothing, **counts}, is_read=lambda: False)
+    found = {key[:0:-1]: value for key, value in world.counted().items() if key[0] == "gpushare_pods_waiting"}
+    assert found == {key: count for key, count in counts.items() if count > 2} | {**nothing, ("_others", "Fits"): 3}
 
 
 def test_over_committed_compute_is_a_metric(world: World) -> None:
