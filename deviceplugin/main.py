@@ -24,7 +24,7 @@ from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import AdvisoryBackend, LimitBackend, MigBackend, NodeLimits
 from deviceplugin.node import Publisher, Refusals
 from deviceplugin.nvml import driver
-from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses
+from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses, Sensors
 from deviceplugin.nvml.source import NvmlSource
 from deviceplugin.pods import HeldPod, PodCache
 from deviceplugin.ports import Probe
@@ -32,7 +32,7 @@ from deviceplugin.prestart import LateStarts, StartCheck
 from deviceplugin.server import Registrar
 from deviceplugin.settings import NVML, TOTAL, Settings
 from deviceplugin.simulated import SimulatedProcesses, SimulatedSource
-from deviceplugin.source import GpuSource, ProcessLists
+from deviceplugin.source import GpuSource, Measured, ProcessLists
 from deviceplugin.usage import join
 from deviceplugin.usage.join import UsageReading, WatchdogPolicy
 from deviceplugin.usage.loop import UsageLoop, Watchdog
@@ -42,7 +42,7 @@ from gpushare.identity import NodeName
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
-from gpushare.model.gpu import NodeInventory
+from gpushare.model.gpu import Gpu, NodeInventory
 from gpushare.runtime import logs, options, process
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.pages import Response
@@ -120,7 +120,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         limit=limits.prepare,
         hand_over=hand_over,
     )
-    source, lists = _gpus(settings, clock)
+    source, lists, sensors = _gpus(settings, clock)
     watchdog = Watchdog(
         policy=settings.watchdog,
         grace_s=settings.watchdog_grace,
@@ -151,7 +151,9 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         # Late: the library would cost the plugin its first second.
         from deviceplugin import metrics
 
-        text = metrics.page(usage.view(), start_check.starts(), watchdog.actions, node)
+        now = usage.view()
+        measured = replace(now, measured=sensors(now.gpus)) if now else None
+        text = metrics.page(measured, start_check.starts(), watchdog.actions, node)
         return Response(200, text, metrics.CONTENT_TYPE)
 
     if settings.metrics_port:
@@ -257,13 +259,13 @@ def _limits(
     )
 
 
-def _gpus(settings: Settings, clock: Clock) -> tuple[GpuSource, ProcessLists]:
+def _gpus(settings: Settings, clock: Clock) -> tuple[GpuSource, ProcessLists, Callable[[Sequence[Gpu]], Measured]]:
     reserved = settings.gpu_memory == TOTAL
     if settings.gpu_source != NVML:
         path = Path(settings.gpu_source.removeprefix(names.SIMULATED))
         processes = Path(settings.simulated_processes) if settings.simulated_processes else None
         simulated = SimulatedSource(path=path, node=NodeName(settings.node_name), clock=clock, reserved=reserved)
-        return simulated, SimulatedProcesses(processes)
+        return simulated, SimulatedProcesses(processes), lambda _gpus: {}
     nvml = driver.library()
     source = NvmlSource(
         nvml=nvml,
@@ -274,7 +276,7 @@ def _gpus(settings: Settings, clock: Clock) -> tuple[GpuSource, ProcessLists]:
         recovery_s=settings.xid_recovery,
         recovery_action=settings.recovery_action,
     )
-    return source, NvmlProcesses(nvml)
+    return source, NvmlProcesses(nvml), Sensors(nvml).read
 
 
 def abandoned(run: Part) -> Part:

@@ -38,6 +38,9 @@ _FAMILIES: Final[Mapping[str, tuple[Sequence[str], str]]] = {  # counters end wi
     "gpu_compute_granted_ratio": (_GPU, "Compute of it that is set aside for pods; 1 is all of it"),
     "gpu_pods": (_GPU, "Pods that hold a share of it"),
     "gpu_foreign_bytes": (_GPU, "Memory of it used by processes of no pod that holds GPUs here"),
+    "gpu_utilization_ratio": (_GPU, "Share of the last second or less in which a program ran on it; 1 is all the time"),
+    "gpu_temperature_celsius": (_GPU, "Its temperature"),
+    "gpu_power_watts": (_GPU, "Power that it draws"),
     "gpu_healthy": (_GPU, "1 if it takes new containers, else 0"),
     "gpu_limit_info": (
         (*_GPU, "limit", "enforced", "reason"),
@@ -120,6 +123,8 @@ class _Families(Collector):
             self.add("gpu_pods", place, total.pods)
             self.add("gpu_foreign_bytes", place, usage.foreign.get(gpu.uuid))
             self.add("gpu_healthy", place, int(is_healthy))
+            for name, value in usage.measured.get(gpu.uuid, {}).items():
+                self.add(f"gpu_{name}", place, value)
             enforced = str(limit.enforced).lower()
             self.add("gpu_limit_info", [*place, limit.value, enforced, causes.code(gpu.limit_reason)], 1)
             self.add("gpu_unhealthy", [*place, causes.code(gpu.reason)], None if is_healthy else 1)

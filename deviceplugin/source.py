@@ -61,6 +61,7 @@ class GpuProcess:
     used: int | None  # bytes; None where the driver does not say
 
 
+Measured = Mapping[GpuUuid, Mapping[str, float]]  # of GPUs, by the ends of names of metrics
 Lists = Mapping[GpuUuid, Sequence[GpuProcess] | None]  # on each GPU, each once; None for one that did not answer
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from deviceplugin import source
 from deviceplugin.causes import Cause, CauseError, Code
-from deviceplugin.source import GpuProcess, Lists
+from deviceplugin.source import GpuProcess, Lists, Measured
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu
 from gpushare.runtime import logs
@@ -196,6 +196,33 @@ class ComputeModes:
             with suppress(self.nvml.NVMLError):
                 return int(self.nvml.nvmlDeviceGetComputeMode(self.nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)))
             return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sensors:
+    nvml: Any
+    within: Deadline = field(default_factory=Deadline)
+
+    def read(self, gpus: Sequence[Gpu]) -> Measured:
+        """Of whole GPUs: the driver measures no MIG instance by itself. What it does not tell is missing."""
+        with suppress(DriverError, self.nvml.NVMLError):
+            return self.within(lambda: self._read([gpu.uuid for gpu in gpus if not gpu.mig]))
+        return {}
+
+    def _read(self, gpus: Sequence[GpuUuid]) -> Measured:
+        with opened(self.nvml):
+            return {gpu: dict(self._of(gpu)) for gpu in gpus}
+
+    def _of(self, gpu: GpuUuid) -> Iterator[tuple[str, float]]:
+        nvml = self.nvml
+        questions: tuple[tuple[str, Callable[[Any], float]], ...] = (
+            ("utilization_ratio", lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            ("temperature_celsius", lambda handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            ("power_watts", lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        )
+        for name, ask in questions:
+            with suppress(nvml.NVMLError):
+                yield name, ask(nvml.nvmlDeviceGetHandleByUUID(gpu))
 
 
 @dataclass(slots=True)

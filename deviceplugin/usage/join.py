@@ -11,7 +11,7 @@ from enum import Enum, IntEnum
 
 from deviceplugin.cgroups import CgroupOwner, Process
 from deviceplugin.pods import HeldPod
-from deviceplugin.source import GpuProcess, Lists
+from deviceplugin.source import GpuProcess, Lists, Measured
 from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, GpuHealth, LeftOut, Limit, NodeInventory
@@ -125,6 +125,7 @@ class NodeUsage:
     foreign: Mapping[GpuUuid, int]  # used by processes of no pod that holds GPUs here; of GPUs that answered
     reading: UsageReading = UsageReading.OFF
     processes: tuple[int, int] | None = None  # in all lists: those that this machine knows, and those that it does not
+    measured: Measured = field(default_factory=dict)
     over: int | None = None  # containers above their grant for too long; None without a watchdog, or if not known
 
 

@@ -585,3 +585,24 @@ int nvmlDeviceGetComputeMode(Device device, unsigned *mode) {
     CHECK_DEVICE(device);
     return device_number(device, "mode", mode);
 }
+
+/* ---- Sensors ----
+ *   0.utilization 45            per cent of the last second; without a line of these: Not Supported
+ *   0.temperature 61            degrees Celsius
+ *   0.power 70500               milliwatts */
+
+int nvmlDeviceGetUtilizationRates(Device device, unsigned *gpu_and_memory) {
+    CHECK_DEVICE(device);
+    gpu_and_memory[1] = 0;
+    return device_number(device, "utilization", gpu_and_memory);
+}
+
+int nvmlDeviceGetTemperature(Device device, int sensor, unsigned *celsius) {
+    CHECK_DEVICE(device);
+    return sensor ? INVALID_ARGUMENT : device_number(device, "temperature", celsius);
+}
+
+int nvmlDeviceGetPowerUsage(Device device, unsigned *milliwatts) {
+    CHECK_DEVICE(device);
+    return device_number(device, "power", milliwatts);
+}

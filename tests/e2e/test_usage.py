@@ -278,6 +278,7 @@ def test_the_reference_page_has_all_that_the_processes_expose(
     assert absent <= {
         *("gpushare_gpu_over_committed_bytes", "gpushare_gpu_over_committed_compute_ratio"),  # none is
         *("gpushare_plugin_gpu_unhealthy", "gpushare_plugin_watchdog_actions_total"),
+        *(f"gpushare_plugin_gpu_{what}" for what in ("utilization_ratio", "temperature_celsius", "power_watts")),
         *("gpushare_preempt_nodes_total", "gpushare_preempt_victims_total"),
     }
     for name in found:

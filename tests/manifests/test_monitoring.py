@@ -214,7 +214,7 @@ def test_without_a_controller_at_all_it_is_not_ready(series: Mapping[str, str], 
 
 JOINS: Final = blocks("docs/monitoring.md", "promql")
 OTHERS: Final = {
-    'DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",pod="x",namespace="y"}': "80",
+    f"gpushare_plugin_gpu_utilization_ratio{{{GPU}}}": "0.5",
     'DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-1",device="nvidia1",modelName="T4",Hostname="a"}': "5",
     'kube_pod_labels{namespace="n",pod="p",label_team="blue",instance="k"}': "1",
     f'gpushare_plugin_container_granted_bytes{{{GPU},namespace="n",pod="p",container="c",limit="mps"}}': "3145728",
@@ -223,14 +223,14 @@ OTHERS: Final = {
 }
 """Series as other exporters have them, and ours beside them."""
 JOINED: Final = (
-    {'{namespace="n", pod="p", UUID="GPU-1"}': 60, '{namespace="n", pod="q", UUID="GPU-1"}': 20},
+    {'{namespace="n", pod="p", UUID="GPU-1"}': 0.375, '{namespace="n", pod="q", UUID="GPU-1"}': 0.125},
     {'{UUID="GPU-1"}': 1048576},
     {'{label_team="blue"}': 3145728},
 )
 
 
 @pytest.mark.parametrize(("query", "expected"), list(zip(JOINS, JOINED, strict=True)))
-def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, int], try_rules: Callable[..., None]) -> None:
+def test_the_joins_on_the_page_work(query: str, expected: Mapping[str, float], try_rules: Callable[..., None]) -> None:
     samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
     series = {name: f"{value}+0x5" for name, value in OTHERS.items()}
     try_rules(series, promql_expr_test=[{"expr": query, "eval_time": "3m", "exp_samples": samples}])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.nvml.driver import ComputeModes, Deadline, MemoryLimits, NvmlProcesses
+from deviceplugin.nvml.driver import ComputeModes, Deadline, MemoryLimits, NvmlProcesses, Sensors
 from deviceplugin.source import GpuProcess
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import Gpu, MigInstance
@@ -124,6 +124,20 @@ def test_nothing_else_speaks_against_a_gpu(
 ) -> None:
     nvml_stub.set(keys)
     assert ComputeModes(nvml_binding).exclusive([whole_gpu]) == {}
+
+
+def test_what_the_driver_measures_is_told_and_what_it_does_not_is_missing(
+    nvml_binding: Any, nvml_stub: Stub, whole_gpu: Gpu
+) -> None:
+    sensors, instance = Sensors(nvml_binding), replace(whole_gpu, mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
+    nvml_stub.set({"0.utilization": 45, "0.temperature": 61, "0.power": 70500})
+    assert sensors.read([instance]) == {}
+    told = {"utilization_ratio": 0.45, "temperature_celsius": 61, "power_watts": 70.5}
+    assert sensors.read([whole_gpu]) == {whole_gpu.uuid: told}
+    nvml_stub.set({"0.temperature": None, "fail.nvmlDeviceGetPowerUsage": stub.FUNCTION_NOT_FOUND})
+    assert sensors.read([whole_gpu]) == {whole_gpu.uuid: {"utilization_ratio": 0.45}}
+    nvml_stub.set({"fail.nvmlInitWithFlags": stub.VERSION_MISMATCH})
+    assert sensors.read([whole_gpu]) == {}
 
 
 def test_one_call_is_made_after_the_other() -> None:

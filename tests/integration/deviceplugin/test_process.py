@@ -130,12 +130,13 @@ def test_while_the_driver_answers_what_it_lists_is_in_the_metrics_and_a_watchdog
     kubelet: FakeKubelet, flags: dict[str, str], nvml_stub: Stub
 ) -> None:
     nvml_stub.add_gpu()
-    nvml_stub.set({"0.compute": f"{os.getpid()} {5 * MIB}", "0.mps": f"{os.getpid()} {7 * MIB}"})
+    nvml_stub.set({"0.compute": f"{os.getpid()} {5 * MIB}", "0.mps": f"{os.getpid()} {7 * MIB}", "0.power": 70500})
     port = free_port()
     flags |= {"--gpu-source": "nvml", "--metrics-port": str(port), "--usage-interval": "0.2"}
     flags["--watchdog"] = "evict"  # which reads usage without being told to
     foreign = f'gpushare_plugin_gpu_foreign_bytes{{UUID="{nvml_stub.keys["0.uuid"]}",gpu="0",node="node-a"}}'
     over = 'gpushare_plugin_containers_over_grant{node="node-a"} 0.0'
+    power = f'gpushare_plugin_gpu_power_watts{{UUID="{nvml_stub.keys["0.uuid"]}",gpu="0",node="node-a"}} 70.5'
 
     def page_has(*texts: str) -> bool:
         page = page_of(port)
@@ -143,7 +144,7 @@ def test_while_the_driver_answers_what_it_lists_is_in_the_metrics_and_a_watchdog
 
     with process(flags, nvml_stub.env):
         kubelet.wait_for_devices()
-        wait_until(lambda: page_has(f"{foreign} 7.340032e+06", over, 'limit="watchdog"', 'reading="on"'))
+        wait_until(lambda: page_has(f"{foreign} 7.340032e+06", over, power, 'limit="watchdog"', 'reading="on"'))
         nvml_stub.set({"0.fail.nvmlDeviceGetComputeRunningProcesses_v3": stub.GPU_IS_LOST})
         wait_until(lambda: page_has('reading="no-answer"') and not (page_has(foreign) or page_has('limit="watchdog"')))
 

@@ -88,7 +88,10 @@ def test_of_every_gpu_it_is_told_what_is_granted_and_used() -> None:
         GPUS[0].uuid: GpuTotal(usable_mib=16384, granted_mib=4096, granted_percent=25, pods=2, used=7),
         GPUS[1].uuid: GpuTotal(usable_mib=16384),
     }
-    found = samples(usage(totals=totals))
+    found = samples(usage(totals=totals, measured={GPUS[1].uuid: {"utilization_ratio": 0.5, "power_watts": 70.5}}))
+    assert found["gpu_utilization_ratio"] == [(at(1), 0.5)]
+    assert found["gpu_power_watts"] == [(at(1), 70.5)]
+    assert "gpu_temperature_celsius" not in found, "what is not known has no series"
     expected = {
         "memory_usable_bytes": (16384 * MIB, 16384 * MIB, 0),
         "memory_granted_bytes": (4096 * MIB, 0, 0),
