@@ -244,11 +244,13 @@ def dashboard_queries(path: Path) -> Iterator[tuple[str, str]]:
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             series, label = variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
-            yield variable["name"], f"count by ({label}) ({series})"
+            yield variable["name"], _filled(f"count by ({label}) ({series})")
 
 
 def _filled(query: str) -> str:
-    for name, value in (("$node", ".*"), ("$namespace", ".*"), ("$__rate_interval", "1m"), ("$__range", "1h")):
+    for name in ("$cluster", "$node", "$namespace"):
+        query = query.replace(name, ".*")
+    for name, value in (("$__rate_interval", "1m"), ("$__range", "1h")):
         query = query.replace(name, value)
     assert "$" not in query, query
     return query

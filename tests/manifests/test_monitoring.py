@@ -333,9 +333,33 @@ def test_a_query_asks_for_series_labels_and_values_that_there_are(name: str, que
         family = series if series in known else re.sub(r"_(total|bucket|sum|count)$", "", series)
         assert family in known, f"{name}: {series}"
         labels = set(re.findall(r"(\w+)\s*[=!]", selectors))
-        assert labels <= {*known[family].labels, "le", "job", "instance"}, f"{name}: {series} {labels}"
+        assert labels <= {*known[family].labels, "le", "job", "instance", "cluster"}, f"{name}: {series} {labels}"
     for label, wanted in re.findall(r'(\w+)[=!]~?"([^"]*)"', query):
         assert wanted == ".*" or set(wanted.split("|")) <= VALUES[label], name
+
+
+def test_what_is_not_known_is_no_data_in_the_dashboard_and_not_zero(try_rules: Callable[..., None]) -> None:
+    panels = dict(metrics.dashboard_queries(BOARD))
+    total = {f"gpushare_plugin_gpu_memory_bytes{{{GPU}}}": "8x9"}
+    unread = {
+        **total,
+        'gpushare_plugin_gpu_memory_bytes{node="b",UUID="GPU-2",gpu="0"}': "8x9",
+        'gpushare_plugin_gpu_memory_used_bytes{node="b",UUID="GPU-2",gpu="0"}': "4x9",
+    }
+    for title, series, expected in (
+        ("Memory used", {}, []),
+        ("Memory used", total, []),
+        ("Memory used", unread, [0.5]),
+        ("Not healthy", {}, []),
+        ("Not healthy", {'gpushare_node_gpus{node="a",health="Healthy"}': "4x9"}, [0]),
+        ("Not healthy", {'gpushare_node_gpus{node="a",health="Cordoned"}': "4x9"}, [4]),
+    ):
+        asked = {
+            "expr": panels[title],
+            "eval_time": "3m",
+            "exp_samples": [{"labels": "{}", "value": v} for v in expected],
+        }
+        try_rules(series, promql_expr_test=[asked])
 
 
 def test_prometheus_can_read_every_query_of_the_dashboard(tmp_path: Path) -> None:
