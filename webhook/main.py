@@ -3,11 +3,10 @@
 import logging
 import os
 import signal
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from gpushare.runtime.clock import Backoff, Clock, SystemClock
 from gpushare.runtime.http import HttpServer, Wsgi
 from gpushare.runtime.intake import MIB, ByteBudget
 from gpushare.runtime.process import Signals
+from gpushare.runtime.tls import Contexts
 from webhook import app
 from webhook.metrics import Metrics
 from webhook.runtimeclass import RuntimeClass
@@ -38,52 +38,12 @@ _MOST: Final = 16 * MIB  # bytes of the longest body that `webhook.app` reads
 _BUDGET: Final = 64 * MIB  # for all bodies above 64 KiB, while they arrive and are answered
 
 
-@dataclass(kw_only=True)
-class Contexts:
-    """The TLS context for the next connection, recreated when the files have changed. Safe for many threads."""
-
-    directory: Path  # has tls.crt and tls.key, possibly through `certs.store`'s link
-    _current: ssl.SSLContext | None = field(init=False, default=None)
-    _stamp: object = field(init=False, default=None)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-
-    def current(self) -> ssl.SSLContext:
-        """That of the newest certificate and key that fit together. Raises OSError: there has been none yet."""
-        with self._lock:
-            try:
-                self._refresh()
-            except OSError as error:
-                if self._current is None:
-                    raise
-                logs.event(_LOG, "certificate not loaded", level=logging.WARNING, error=str(error))
-            assert self._current is not None  # noqa: S101 - _refresh has set it or raised
-            return self._current
-
-    def problem(self) -> str:
-        try:
-            self.current()
-        except OSError as error:
-            return f"no certificate: {error}"
-        return ""
-
-    def _refresh(self) -> None:
-        certificate, key = store.pair_paths(self.directory)
-        stamp = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in (certificate.stat(), key.stat())]
-        if stamp == self._stamp:
-            return
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(certificate, key)
-        self._current, self._stamp = context, stamp
-        logs.event(_LOG, "certificate loaded", path=str(certificate))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM. The process's exit status."""
     try:
         settings = options.load(Settings, sys.argv[1:] if argv is None else argv, prog=names.WEBHOOK)
         logs.configure(level=settings.log_level)
-        contexts = Contexts(directory=Path(settings.cert_dir))
+        contexts = Contexts(files=partial(store.pair_paths, Path(settings.cert_dir)))
         # Until the server takes them over; the first process of a container has no default handlers.
         signals = Signals()
         signals.install()

@@ -7,10 +7,12 @@ import ssl
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from certs import store
 from certs.authority import KeyPair
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
@@ -18,12 +20,12 @@ from gpushare.errors import SettingsError
 from gpushare.kube import api as kube
 from gpushare.runtime import options
 from gpushare.runtime.process import Signals
+from gpushare.runtime.tls import Contexts
 from gpushare.units import MemoryUnit, ResourceConfig
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 from testing.webhook import authority_and_leaf
 from webhook import main as program
-from webhook.main import Contexts
 from webhook.settings import Settings
 
 
@@ -45,10 +47,14 @@ def manager(directory: Path, api: FakeKube, clock: ManualClock, **settings: str)
     return CertificateManager(api=api, clock=clock, settings=chosen)
 
 
+def contexts_of(directory: Path) -> Contexts:
+    return Contexts(files=partial(store.pair_paths, directory))
+
+
 def test_a_server_that_is_late_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     api, clock = FakeKube(), hasty()
     api.fail_next(lambda call: "secrets" in call.path, kube.UnreachableError("down"), times=2)
-    contexts = Contexts(directory=tmp_path)
+    contexts = contexts_of(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert program._has_certificate(manager(tmp_path, api, clock), contexts, Signals())
     assert [r.getMessage() for r in caplog.records if r.name == "webhook"] == ["no certificate yet"] * 2
@@ -61,7 +67,7 @@ def test_a_signal_ends_the_wait(tmp_path: Path) -> None:
     waiting = manager(tmp_path, FakeKube(), clock, cert_source="files")
     signals = Signals()
     signals.install()
-    assert not program._has_certificate(waiting, Contexts(directory=tmp_path), signals)
+    assert not program._has_certificate(waiting, contexts_of(tmp_path), signals)
     assert len(clock.waits) == 3
 
 
@@ -69,25 +75,23 @@ def test_a_signal_after_the_certificate_was_found_is_not_lost(tmp_path: Path) ->
     signals = Signals()
     signals.install()
     signal.raise_signal(signal.SIGTERM)
-    assert not program._has_certificate(manager(tmp_path, FakeKube(), hasty()), Contexts(directory=tmp_path), signals)
+    assert not program._has_certificate(manager(tmp_path, FakeKube(), hasty()), contexts_of(tmp_path), signals)
     caught: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: caught.append(number))  # as gunicorn does
-    options = program._options(Settings(), Contexts(directory=tmp_path), threading.Event(), signals)
+    options = program._options(Settings(), contexts_of(tmp_path), threading.Event(), signals)
     options["when_ready"](None)  # type: ignore[operator] # a hook
     assert caught == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize(("wanted", "whole"), [(7.6, 8), (0.2, 1)])
 def test_one_process_has_whole_seconds_to_end_its_requests(wanted: float, whole: int, tmp_path: Path) -> None:
-    options = program._options(
-        Settings(graceful_timeout_s=wanted), Contexts(directory=tmp_path), threading.Event(), Signals()
-    )
+    options = program._options(Settings(graceful_timeout_s=wanted), contexts_of(tmp_path), threading.Event(), Signals())
     assert (options["workers"], options["graceful_timeout"]) == (1, whole)
     options["when_ready"](None)  # type: ignore[operator] # a hook, which sends no signal where none came
 
 
 def test_a_server_with_a_certificate_is_ready_until_it_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contexts, kept = Contexts(directory=tmp_path), manager(tmp_path, FakeKube(), hasty())
+    contexts, kept = contexts_of(tmp_path), manager(tmp_path, FakeKube(), hasty())
     assert program._not_ready(contexts, kept).startswith("no certificate: ")
     kept.ensure_once()
     assert program._not_ready(contexts, kept) == ""
@@ -130,12 +134,12 @@ def served(context: ssl.SSLContext) -> bytes:
 def test_the_context_is_made_once_for_a_certificate_and_again_for_the_next(
     tmp_path: Path, leaves: tuple[KeyPair, KeyPair]
 ) -> None:
-    contexts = Contexts(directory=tmp_path)
+    contexts = contexts_of(tmp_path)
     for leaf in leaves:
         write(tmp_path, leaf)
         assert served(contexts.current()) == leaf.certificate
     write(tmp_path, leaves[0])
-    contexts = Contexts(directory=tmp_path)
+    contexts = contexts_of(tmp_path)
     assert contexts.current() is contexts.current()
     assert contexts.current().minimum_version is ssl.TLSVersion.TLSv1_2
 
@@ -144,7 +148,7 @@ def test_half_of_a_new_pair_leaves_the_old_one_in_use_and_so_do_files_that_vanis
     tmp_path: Path, leaves: tuple[KeyPair, KeyPair], caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, leaves[0])
-    contexts = Contexts(directory=tmp_path)
+    contexts = contexts_of(tmp_path)
     old = contexts.current()
     (tmp_path / "tls.crt").write_bytes(leaves[1].certificate)
     with caplog.at_level(logging.WARNING):
@@ -159,7 +163,7 @@ def test_half_of_a_new_pair_leaves_the_old_one_in_use_and_so_do_files_that_vanis
 
 
 def test_without_any_certificate_the_problem_has_a_name(tmp_path: Path) -> None:
-    contexts = Contexts(directory=tmp_path)
+    contexts = contexts_of(tmp_path)
     with pytest.raises(FileNotFoundError):
         contexts.current()
     assert contexts.problem() == f"no certificate: [Errno 2] No such file or directory: '{tmp_path}/tls.crt'"
