@@ -58,6 +58,10 @@ class Call:
     def api(self) -> KubeApi:
         return self._of_cluster(client.connect)
 
+    def api_of(self) -> Callable[[str], KubeApi]:
+        """For the users of tokens, by nothing but these."""
+        return self._of_cluster(client.connect_as)
+
     def namespace(self) -> str:
         return self._of_cluster(credentials.namespace)
 

@@ -9,6 +9,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar, Unpack
@@ -45,16 +46,26 @@ def connect(kubeconfig: str = "", context: str = "") -> "RestClient":
     return RestClient(of_kubeconfig(kubeconfig, context) if kubeconfig else of_pod())
 
 
+def connect_as(kubeconfig: str = "", context: str = "") -> Callable[[str], "RestClient"]:
+    """The same for users of tokens, over shared connections: a certificate of ours would count before a token."""
+    own = of_kubeconfig(kubeconfig, context) if kubeconfig else of_pod()
+    bare = replace(own, cert_file=None, key_file=None)
+    transport = Transport(bare)
+    return lambda token: RestClient(replace(bare, token_source=lambda: token), transport=transport)
+
+
 class RestClient:
     """The verbs of KubeApi at one server. Safe for use by many threads."""
 
-    def __init__(self, credentials: Credentials, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials, *, clock: Clock | None = None, transport: Transport | None = None
+    ) -> None:
         self._token_source = credentials.token_source
         self._clock = clock or SystemClock()
         self._token: str | None = None
         self._token_failed = False
         self._large = threading.Lock()
-        self._transport = Transport(credentials)
+        self._transport = transport or Transport(credentials)
 
     def get(self, path: str, params: Params | None = None, *, timeout_s: float = 5.0) -> JsonObject:
         return self._object("GET", path, params, timeout_s=timeout_s)

@@ -1,6 +1,7 @@
 """`gpushare dashboard`: reads the cluster with the user's rights, and serves a page to the user's own browser.
 
-The picture has what its user may read of the cluster, so others must not see it: neither other users of the machine,
+The picture has what its user may read of the cluster, so others must not see it (with `--sign-in`, all may see of it
+what they may read themselves, by tokens of their own instead of the key): neither other users of the machine,
 who reach its loopback address too (hence the key), nor pages of other sites in the same browser (hence the names of
 hosts, against DNS rebinding, and the origin). The files of the page tell nothing, and need no key. The key is no
 cookie, which a browser sends to all ports of a host, behind which other users of the machine may listen; it comes in
@@ -8,15 +9,17 @@ a header, which another site's page could send after a preflight only, and that 
 """
 
 import contextlib
+import functools
 import hmac
 import html
 import ipaddress
 import re
 import secrets
+import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from importlib import resources
@@ -30,17 +33,23 @@ from gpushare.kube.api import KubeApi
 from gpushare.runtime import http, intake, logs, pages
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.pages import Request, Response
-from gpushare_cli import arguments, demo, reading
+from gpushare.runtime.tls import Contexts
+from gpushare_cli import arguments, demo, reading, usage
 from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import OK, Streams
-from gpushare_cli.dashboard import watching
-from gpushare_cli.dashboard.picture import Live
+from gpushare_cli.dashboard import access
+from gpushare_cli.dashboard.access import Reviews, Scope
+from gpushare_cli.dashboard.picture import Live, Parts
+from gpushare_cli.dashboard.watching import Watched
 from gpushare_cli.reading import Settings
 
 PORT: Final = 8127
 LOOPBACK: Final = "127.0.0.1"
 PICTURE: Final = "/picture"
+HEALTH: Final = "/healthz"
 KEY: Final = "Gpushare-Key"  # the header
+_MISDIRECTED: Final = "served to this machine only: open http://127.0.0.1 or http://localhost"
+_UNKNOWN: Final = "not a name of the dashboard; give it by --host, in the chart by dashboard.hosts"
 HEADERS: Final[Mapping[str, str]] = {  # of every response
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none';"
@@ -98,20 +107,58 @@ class Options(Scoped):
         "--no-key",
         what="show it to anyone who reaches the loopback address; for pods, which only kubectl port-forward reaches",
     )
+    sign_in: bool = switch(
+        "--sign-in",
+        what="show everyone what they may list themselves: each request needs a token of the cluster, which the page"
+        " asks for or a proxy adds (Authorization: Bearer); what is read by your own rights must be everything",
+    )
+    cert_dir: str = argument(
+        "--cert-dir",
+        metavar="DIRECTORY",
+        help="with --sign-in: serve over TLS at every address, by tls.crt and tls.key there, which may be replaced",
+    )
+    host: Sequence[str] | None = argument(
+        "--host",
+        action="append",
+        default=None,
+        metavar="NAME",
+        help="with --sign-in: answer requests for this name of the dashboard too, may be repeated",
+    )
 
 
-def run(live: Live, streams: Streams, options: Options, clock: Clock, ended: Callable[[], bool]) -> int:
-    """Serve a picture, which has not begun, until it is told to end. The exit code."""
+def run(
+    live: Live,
+    streams: Streams,
+    options: Options,
+    clock: Clock,
+    ended: Callable[[], bool],
+    api_of: Callable[[str], KubeApi] | None = None,
+) -> int:
+    """Serve a picture, which has not begun, until it is told to end. The exit code.
+
+    Args: api_of: by a user's token, if users have to sign in.
+    """
     stop = threading.Event()
-    key = "" if options.no_key else secrets.token_urlsafe(24)
+    key = "" if options.no_key or api_of else secrets.token_urlsafe(24)
+    site, contexts = Site(assets=assets(), key=key, page=live.page), None
+    if api_of is not None:
+        parts, reviews = Parts(live), Reviews(api_of, live.namespaces, clock)
+        parts.start(stop)
+        hosts = frozenset(map(str.lower, options.host or ()))
+        site = replace(site, hosts=hosts, page_of=lambda header: parts.page(reviews.scope(header)))
+    if options.cert_dir:
+        folder = Path(options.cert_dir)
+        contexts = Contexts(files=lambda: (folder / "tls.crt", folder / "tls.key"))
+        if problem := contexts.problem():
+            return streams.error(problem)
     with contextlib.ExitStack() as opened:
         opened.callback(stop.set)
         try:
-            port = opened.enter_context(serving(options.port, Site(assets=assets(), key=key, page=live.page)))
+            port = opened.enter_context(serving(options.port, site, contexts))
         except SettingsError as error:
             return streams.error(f"{error}; give --port 0 for any other")
         live.start(stop)
-        address = f"http://{LOOPBACK}:{port}/{f'#key={key}' if key else ''}"
+        address = f"http{'s' if contexts else ''}://{LOOPBACK}:{port}/{f'#key={key}' if key else ''}"
         streams.note(live.scope.words, *live.notes)
         streams.out.write(f"{address}\n")
         streams.out.flush()
@@ -146,7 +193,7 @@ def of_call(call: Call, options: Scoped) -> Live:
 
 def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clock, server: str = "") -> Live:
     """The picture of a cluster, of which nothing is read yet but what may be read. KubeError if it cannot be."""
-    scope = watching.scope(api, options.namespace or (), own)
+    scope = access.scope(api, options.namespace or (), own)
     settings, notes, config = Settings(), tuple[str, ...](), None
     with contextlib.suppress(kube.ForbiddenError, kube.NotFoundError):
         config = api.get(reading.namespaced(options.installation, "configmaps", names.CONFIG))
@@ -154,7 +201,8 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
         settings = reading.settings_of(config)
     except GpuShareError as error:
         notes = (f"ConfigMap {names.CONFIG}: {error}; its settings are not applied",)
-    return Live(api, clock, scope, settings, server=server, installation=options.installation, notes=notes)
+    use = functools.partial(usage.read, api, namespace=options.installation)
+    return Live(Watched(api, scope, clock), scope, use, clock, settings, server=server, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +210,9 @@ class Site:
     assets: Mapping[str, Response]  # files of the page by path; the page itself is `/`
     key: str  # that the address has; empty if anyone who reaches the loopback address may look
     page: Callable[[], tuple[str, bytes]]  # the picture of the moment: its entity tag and lines of JSON
+    page_of: Callable[[str], tuple[str, bytes]] | None = None
+    """Instead, where users sign in: the same for a request with this header `Authorization`. May raise a KubeError."""
+    hosts: frozenset[str] = frozenset()  # names that are answered beside those of the loopback address
 
     def respond(self, request: Request) -> Response:
         response = self._respond(request)
@@ -171,32 +222,42 @@ class Site:
         path = request.path
         if len(path) > _LONGEST or not path.startswith("/"):
             return _no(HTTPStatus.BAD_REQUEST, "not a path")
-        if not is_local(request.header("Host")):
-            return _no(
-                HTTPStatus.MISDIRECTED_REQUEST, "served to this machine only: open http://127.0.0.1 or http://localhost"
-            )
+        if path != HEALTH and not is_local(request.header("Host"), self.hosts):
+            return _no(HTTPStatus.MISDIRECTED_REQUEST, _MISDIRECTED if self.page_of is None else _UNKNOWN)
         if request.method not in {"GET", "HEAD"}:
             return _no(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
         if path != "/" and request.header("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
             return _no(HTTPStatus.FORBIDDEN, "asked for by another site")
         if path != PICTURE:
             return self.assets.get(path) or _no(HTTPStatus.NOT_FOUND, "there is no such page")
+        return self._picture(request)
+
+    def _picture(self, request: Request) -> Response:
         if self.key and not hmac.compare_digest(request.header(KEY).encode(), self.key.encode()):
-            return _no(HTTPStatus.FORBIDDEN, "open the address that `gpushare dashboard` has printed: it has a key")
-        tag, body = self.page()
+            return _no(
+                HTTPStatus.FORBIDDEN, "Refused. Open the address that gpushare dashboard has printed: it has a key."
+            )
+        try:
+            tag, body = self.page_of(request.header("Authorization")) if self.page_of else self.page()
+        except kube.UnauthorizedError as error:
+            return _no(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
+        except kube.ForbiddenError as error:
+            return _no(HTTPStatus.FORBIDDEN, str(error))
+        except kube.KubeError as error:
+            return _no(HTTPStatus.SERVICE_UNAVAILABLE, f"It is not known what you may see: {error}")
         if request.header("If-None-Match") == tag:
             return Response(HTTPStatus.NOT_MODIFIED, b"", pages.TEXT, headers={"ETag": tag})
         return Response(HTTPStatus.OK, body, "application/x-ndjson", headers={"ETag": tag})
 
 
-def is_local(host: str) -> bool:
+def is_local(host: str, names_too: Collection[str] = ()) -> bool:
     """Whether a Host header names this machine's loopback address. A name that an attacker owns may lead to it too."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False
     name = match["name"].lower()
     with contextlib.suppress(ValueError):
-        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+        return name in {"localhost", *names_too} or ipaddress.ip_address(name.strip("[]")).is_loopback
     return False
 
 
@@ -205,7 +266,7 @@ def _no(status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) 
 
 
 def assets() -> Mapping[str, Response]:
-    return {
+    return {HEALTH: pages.verdict("")} | {
         "/" if file.name == "index.html" else f"/{file.name}": Response(HTTPStatus.OK, file.read_bytes(), media)
         for file in resources.files("gpushare_cli.dashboard").joinpath("page").iterdir()
         if (media := _MEDIA.get(file.name.rpartition(".")[2]))
@@ -213,14 +274,21 @@ def assets() -> Mapping[str, Response]:
 
 
 @contextlib.contextmanager
-def serving(port: int, site: Site) -> Iterator[int]:
-    """Serve until the end of the block, on this port or for 0 on one that is free. SettingsError if it is taken."""
-    listener = http.listen(LOOPBACK, port, f"port {port} cannot be used")
+def serving(port: int, site: Site, tls: Contexts | None = None) -> Iterator[int]:
+    """Serve until the end of the block, on this port or for 0 on one that is free. SettingsError if it is taken.
+
+    Without TLS only on the loopback address.
+    """
+    every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - a pod's only interface
+    listener = http.listen(every if tls else LOOPBACK, port, f"port {port} cannot be used")
     server = http.HttpServer(
         application=pages.wsgi(site.respond),
         listener=listener,
         clock=SystemClock(),
         threads=_THREADS,
+        waiting=frozenset({PICTURE}),
+        waiting_threads=_THREADS,
+        tls=tls.current if tls else None,
         most=intake.SMALL,  # bodies are read, and nothing is done with them
         budget=intake.ByteBudget(0),
         keep_alive_s=_KEPT_S,
@@ -264,9 +332,15 @@ def showing(address: str) -> Iterator[bool]:
 
 def _run(call: Call) -> int:
     options = call.options(Options)
+    if options.sign_in and options.demo:
+        raise SettingsError("--sign-in has no meaning with --demo, which has no users; leave one of them out")
     live = of_call(call, options)
+    if options.sign_in and live.scope != Scope():
+        raise SettingsError("--sign-in: it must be allowed to list nodes and the pods of all namespaces, without -n")
+    if (options.cert_dir or options.host) and not options.sign_in:
+        raise SettingsError("--cert-dir and --host: they need --sign-in")
     with told_to_end() as ended:
-        return run(live, call.streams, options, call.clock, ended)
+        return run(live, call.streams, options, call.clock, ended, call.api_of() if options.sign_in else None)
 
 
 COMMAND: Final = Command(

@@ -5,7 +5,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import orjson
 
-from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
-from gpushare.kube.api import KubeApi
+from gpushare.kube import api as kube
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import GIB
 from gpushare_cli import console, usage
 from gpushare_cli.dashboard import views
+from gpushare_cli.dashboard.access import Scope
 from gpushare_cli.dashboard.views import Happening, NodeView, Overview, Waiting
-from gpushare_cli.dashboard.watching import Scope, Watched
+from gpushare_cli.dashboard.watching import Watched
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse
 
@@ -36,6 +36,8 @@ _ASKED_PER_S: Final = 20  # device plugins, through the API server: use is read 
 _LOOKS_S: Final = 90.0  # then it is no longer looked at; browsers let a page in the background ask once a minute
 _ROWS: Final = 200  # of pods that wait: a job can make thousands, and all are sent and drawn at every change
 _REST: Final = 5  # why pods wait is computed for no more than one part in so many of the time
+_PARTS: Final = 64
+_PARTS_SIZE: Final = 200_000  # in all: some 120 MB
 _HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")  # a tenant could write these to make text look like other text
 
 
@@ -72,19 +74,19 @@ class Live:
 
     def __init__(
         self,
-        api: KubeApi,
-        clock: Clock,
+        watched: Watched,
         scope: Scope,
+        read_use: Callable[[Collection[NodeName]], Mapping[NodeName, NodeUse]],
+        clock: Clock,
         settings: Settings,
         *,
         server: str = "",
-        installation: str = names.NAMESPACE,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self._api, self.clock, self.scope, self._settings = api, clock, scope, settings
-        self._server, self._installation, self.notes = server, installation, notes
+        self.watched, self.scope, self._read_use = watched, scope, read_use
+        self._changes = watched.follow(scope)
+        self.clock, self._settings, self._server, self.notes = clock, settings, server, notes
         self.picture: Picture | None = None  # until everything was read for the first time
-        self.watched = Watched(api, scope, clock)
         self.asked = threading.Event()  # set when the picture has what is used, as far as that can be known
         self._uses: Mapping[NodeName, NodeUse] = {}
         self._use_read, self._looked_at = False, float("-inf")
@@ -94,16 +96,41 @@ class Live:
         self._ended: dict[str, Happening] = {}
         self._run: Final = secrets.token_urlsafe(6)  # an earlier process has pictures of the same versions
 
+    def part(self, scope: Scope) -> "Live":
+        """A picture of less, which is not to be started, but to be ticked: what is used is not asked for again."""
+
+        def known(nodes: Collection[NodeName]) -> Mapping[NodeName, NodeUse]:
+            return {node: self._uses[node] for node in nodes if node in self._uses}
+
+        settings, server = self._settings, self._server
+        return Live(self.watched, scope, known, self.clock, settings, server=server, notes=self.notes)
+
+    @property
+    def size(self) -> int:
+        """GPUs, and pods on them."""
+        views = self.picture.nodes.values() if self.picture else ()
+        return sum(1 + len(card.blocks) for view in views for card in view.cards)
+
+    def namespaces(self) -> list[str]:
+        """Of pods that concern GPUs, and of what happened in the last hour. UnreachableError: not read yet."""
+        if self.picture is None:
+            raise kube.UnreachableError(self.watched.problem or "the dashboard has not read the whole cluster yet")
+        subjects = (each.subject for each in self.picture.happenings)
+        return sorted(
+            {pod["metadata"]["namespace"] for pod in self.watched.objects(self.scope).pods}
+            | {subject.partition("/")[0] for subject in subjects if "/" in subject}
+        )
+
     def start(self, stop: threading.Event) -> None:
         self.watched.start(stop)
-        for step, fault, rest_s in (
-            (self._tick_if_read, "picture failed", _TICK_S),
-            (self._ask_if_due, "use not read", _USE_S),
-        ):
-            threading.Thread(target=self._repeat, args=(step, fault, rest_s, stop), name="picture", daemon=True).start()
+        self.repeat(self._tick_if_read, "picture failed", _TICK_S, stop)
+        self.repeat(self._ask_if_due, "use not read", _USE_S, stop)
+
+    def repeat(self, step: Callable[[], float], fault: str, rest_s: float, stop: threading.Event) -> None:
+        """In a thread; `step` gives the seconds until the next one, `rest_s` is for those after a fault."""
+        threading.Thread(target=self._repeat, args=(step, fault, rest_s, stop), name="picture", daemon=True).start()
 
     def _repeat(self, step: Callable[[], float], fault: str, rest_s: float, stop: threading.Event) -> None:
-        """Args: rest_s: after a fault."""
         while not stop.is_set():
             pause = rest_s
             try:
@@ -131,13 +158,13 @@ class Live:
 
     def tick(self) -> None:
         use_read = self._use_read  # before the changes that say where it is to be drawn
-        changed, gone = self.watched.take_changes()
+        changed, gone = self.watched.take_changes(self._changes)
         now = self.clock.now()
         self._seen += [each for pod in gone if (each := views.deleted(pod, now)) is not None]
         try:
             self._draw(changed, now)
         except Exception:
-            self.watched.mark(changed)
+            self.watched.mark(changed, self._changes)
             raise
         if use_read:
             self.asked.set()
@@ -159,14 +186,14 @@ class Live:
             self._publish(nodes)
 
     def _view(self, name: str) -> NodeView | None:
-        node, pods, unhealthy = self.watched.node(name)
+        node, pods, unhealthy = self.watched.node(name, self.scope)
         if self.scope.nodes:
             return views.of_node(node, pods, unhealthy, self._uses.get(NodeName(name))) if node is not None else None
         return views.of_unread_node(NodeName(name), pods, self._settings.memory_unit or GIB)
 
     def _tell_ends(self, changed: Iterable[str], now: datetime) -> None:
         for name in changed:
-            for pod in self.watched.node(name)[1]:
+            for pod in self.watched.node(name, self.scope)[1]:
                 if (ended := views.ended(pod)) is not None:
                     self._ended[ended.subject] = ended
         self._seen = list(views.latest(self._seen, now))
@@ -177,7 +204,8 @@ class Live:
         before, now = self.picture, self.clock.now()
         begin = views.earliest(now)
         found = [each for view in nodes.values() for each in views.grants(view, begin)]
-        told = [each for each in map(views.of_event, self.watched.events()) if each.at <= now.strftime(views.STAMP)]
+        events = map(views.of_event, self.watched.events(self.scope))
+        told = [each for each in events if each.at <= now.strftime(views.STAMP)]
         new = Picture(
             version=before.version if before else 0,
             nodes=nodes,
@@ -205,7 +233,7 @@ class Live:
         began = self.clock.monotonic()
         if not self._waiting_due or began < self._waiting_at:
             return False
-        objects = self.watched.objects()
+        objects = self.watched.objects(self.scope)
         pods_alone = Objects(pods=objects.pods, forbidden="nodes are left out")
         if not self.scope.complete:
             objects = pods_alone
@@ -228,13 +256,61 @@ class Live:
 
     @property
     def use_is_due(self) -> bool:
-        is_looked_at = self.clock.monotonic() - self._looked_at < _LOOKS_S
-        return self.picture is not None and (not self._use_read or is_looked_at)
+        return self.picture is not None and (not self._use_read or self.is_looked_at)
+
+    @property
+    def is_looked_at(self) -> bool:
+        return self.clock.monotonic() - self._looked_at < _LOOKS_S
 
     def ask_use(self) -> None:
         shown = self.picture.nodes.values() if self.picture else ()
         nodes = [NodeName(view.name) for view in shown if any(card.blocks for card in view.cards)]
         known = self._uses
-        self._uses = usage.read(self._api, nodes, self._installation) if nodes and self.scope.nodes else {}
-        self.watched.mark([name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)])
+        self._uses = self._read_use(nodes) if nodes and self.scope.nodes else {}
+        differ = [name for name in {*known, *self._uses} if known.get(name) != self._uses.get(name)]
+        self.watched.mark(differ, self._changes)
         self._use_read = True
+
+
+class Parts:
+    """Pictures for users who may see less than the whole. Safe for threads."""
+
+    def __init__(self, whole: Live) -> None:
+        self._whole, self._clock = whole, whole.clock
+        self._lock = threading.Lock()
+        self._lives: dict[Scope, Live] = {}
+
+    def start(self, stop: threading.Event) -> None:
+        self._whole.repeat(self.tick, "picture failed", _TICK_S, stop)
+
+    def page(self, scope: Scope) -> tuple[str, bytes]:
+        """As that of `Live`. Raises TooManyRequestsError: too many others are looked at."""
+        self._whole.look()
+        return (self._whole if scope == self._whole.scope else self._live(scope)).page()
+
+    def tick(self) -> float:
+        """Bring them up to date, and drop those that are not looked at. Half of a processor is left to others."""
+        began = self._clock.monotonic()
+        with self._lock:
+            self._lives = {scope: live for scope, live in self._lives.items() if live.is_looked_at}
+            lives = list(self._lives.items())
+        for scope, live in lives:
+            try:
+                live.ask_use()
+                live.tick()
+            except Exception:
+                with self._lock:
+                    self._lives.pop(scope, None)  # so that the others go on
+                raise
+        return max(_TICK_S, self._clock.monotonic() - began)
+
+    def _live(self, scope: Scope) -> Live:
+        if (found := self._lives.get(scope)) is not None:
+            return found
+        with self._lock:
+            if scope not in self._lives:
+                if len(self._lives) >= _PARTS or sum(live.size for live in self._lives.values()) >= _PARTS_SIZE:
+                    raise kube.TooManyRequestsError("too many users with other rights look; try again in a minute")
+                self._lives[scope] = made = self._whole.part(scope)
+                made.tick()
+            return self._lives[scope]

@@ -1,8 +1,9 @@
-"""What may be read of the cluster, and a copy of as much of it as a picture needs, kept equal to it by watches."""
+"""A copy of as much of the cluster as a picture needs, kept equal to it by watches."""
 
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,19 +14,18 @@ from gpushare.cluster import node_records, pod_records
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime.clock import Clock
 from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli import reading
+from gpushare_cli.dashboard.access import Scope, path_of
 from gpushare_cli.dashboard.views import first_of_each
 from gpushare_cli.reading import Objects
 
 T = TypeVar("T")
 Object = Mapping[str, Any]
 _PODS_ONLY: Final = {"fieldSelector": "involvedObject.kind=Pod"}
-_TIMEOUT_S: Final = 30.0
 _STALE_S: Final = 150.0  # all is well below some 100 s: see `Reflector.stale_for`
 _TROUBLE_S: Final = 10.0  # a stream that is cut, and taken up again at the next try, is nothing to tell
 _MOST_EVENTS: Final = 2000
@@ -52,38 +52,6 @@ def _visible_devices(entry: Object) -> Object:
 
 
 _OF_CONTAINER: Final = ("name", "resources", "restartPolicy", ("env", _visible_devices))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    nodes: bool = True
-    namespaces: tuple[str, ...] = ()  # whose pods; empty for all
-
-    @property
-    def complete(self) -> bool:
-        return self.nodes and not self.namespaces
-
-    @property
-    def words(self) -> str:
-        left_out = []
-        if self.namespaces:
-            left_out.append(f"only pods of {', '.join(self.namespaces)} are shown; others may hold the rest of a GPU")
-        if not self.nodes:
-            left_out.append("nodes may not be read: only GPUs that these pods hold are shown")
-        return "; ".join(left_out)
-
-
-def scope(api: KubeApi, namespaces: Sequence[str], own: Callable[[], str]) -> Scope:
-    """What the user may read of these namespaces, or of all; of his own where he names none and may not read all.
-
-    Raises KubeError: the cluster cannot be read; ForbiddenError if not even the pods of one namespace may be.
-    """
-    wanted = tuple(namespaces)
-    if not wanted and not _may_list(api, "/api/v1/pods"):
-        wanted = (own(),)
-    for namespace in wanted:
-        _probe(api, _namespaced(namespace, "pods"))
-    return Scope(nodes=_may_list(api, "/api/v1/nodes"), namespaces=wanted)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -136,15 +104,23 @@ class _Events(Collection[Object]):  # the latest ones; that they expire does not
                 self.items = dict(reversed(list(itertools.islice(kept, _MOST_EVENTS))))
 
 
+@dataclass(eq=False)
+class Changes:
+    """What somebody who sees a scope was not told yet. They are collected as long as somebody holds them."""
+
+    scope: Scope
+    nodes: set[str] = field(default_factory=set)
+    gone: list[Object] = field(default_factory=list)
+
+
 class Watched:
-    """All that was read, and what has changed since somebody last asked. Safe for threads."""
+    """All that was read, for those who see as much of it as a scope has. Safe for threads."""
 
     def __init__(self, api: KubeApi, scope: Scope, clock: Clock) -> None:
         self.reflectors: dict[str, Reflector[Any]] = {}
         self._lock = threading.Lock()
         self._on_node: dict[str, dict[str, Object]] = {}  # pods that concern GPUs by node, empty for none, and UID
-        self._changed: set[str] = set()
-        self._gone: list[Object] = []
+        self._told = weakref.WeakSet[Changes]()
         self._nodes = Collection(
             reduce=_keyed("name", partial(reading.kept, wanted=_OF_NODE)), changed=self._mark, lock=self._lock
         )
@@ -161,11 +137,11 @@ class Watched:
         if scope.nodes:
             add("nodes", "/api/v1/nodes", self._nodes)
             add("ConfigMaps", reading.CONFIG_MAPS, self._unhealthy)
-        for namespace in scope.namespaces or ("",):
+        for namespace in ("",) if scope.namespaces is None else scope.namespaces:
             of = f" of {namespace}" if namespace else ""
             self._pods.append(Collection(reduce=_keyed("uid", reduced_pod), changed=self._pod_changed, lock=self._lock))
-            add(f"pods{of}", _namespaced(namespace, "pods"), self._pods[-1])
-            add(f"Events{of}", _namespaced(namespace, "events"), self._events, _PODS_ONLY)
+            add(f"pods{of}", path_of(namespace, "pods"), self._pods[-1])
+            add(f"Events{of}", path_of(namespace, "events"), self._events, _PODS_ONLY)
 
     def start(self, stop: threading.Event) -> None:
         for name, reflector in self.reflectors.items():
@@ -184,30 +160,41 @@ class Watched:
         late = [name for name, each in needed.items() if each.stale_for() > _STALE_S]
         return f"the API server has not answered for minutes about {', '.join(late)}" if late else ""
 
-    def take_changes(self) -> tuple[set[str], list[Object]]:
+    def follow(self, scope: Scope) -> Changes:
+        with self._lock:
+            changes = Changes(scope, {*self._nodes.items, *self._on_node})
+            self._told.add(changes)
+            return changes
+
+    def take_changes(self, of: Changes) -> tuple[set[str], list[Object]]:
         """Since this was last called: nodes, empty for none, whose objects or pods have changed, and deleted pods."""
         with self._lock:
-            found = self._changed, self._gone
-            self._changed, self._gone = set(), []
+            found = of.nodes, of.gone
+            of.nodes, of.gone = set(), []
             return found
 
-    def mark(self, nodes: Iterable[str]) -> None:
+    def mark(self, nodes: Iterable[str], of: Changes) -> None:
         with self._lock:
-            self._changed.update(nodes)
+            of.nodes.update(nodes)
 
-    def node(self, name: str) -> tuple[Object | None, Sequence[Object], frozenset[int]]:
+    def node(self, name: str, scope: Scope) -> tuple[Object | None, Sequence[Object], frozenset[int]]:
         """A node, its pods that concern GPUs, and the numbers of GPUs that Aliyun's ConfigMap calls unhealthy."""
         with self._lock:
-            pods = [pod for _, pod in sorted(self._on_node.get(name, {}).items())]
+            pods = [pod for _, pod in sorted(self._on_node.get(name, {}).items()) if scope.shows(_namespace(pod))]
             return self._nodes.items.get(name), pods, self._unhealthy.items.get(name, frozenset())
 
-    def events(self) -> Sequence[Object]:
+    def events(self, scope: Scope) -> Sequence[Object]:
         with self._lock:
-            return list(self._events.items.values())
+            every = list(self._events.items.values())
+        return [each for each in every if scope.shows_events(each["involvedObject"]["namespace"])]
 
-    def objects(self) -> Objects:
+    def objects(self, scope: Scope) -> Objects:
+        """Pods alone, where it does not have everything."""
         with self._lock:
             pods = list(itertools.chain.from_iterable(each.items.values() for each in self._pods))
+            if not scope.complete:
+                ours = (pod for pod in pods if not isinstance(pod, NonGpuPod) and scope.shows(_namespace(pod)))
+                return Objects(pods=tuple(map(dict, ours)))
             return Objects(
                 nodes=tuple(map(dict, self._nodes.items.values())),
                 pods=tuple(dict(pod) for pod in pods if not isinstance(pod, NonGpuPod)),
@@ -216,19 +203,23 @@ class Watched:
             )
 
     def _mark(self, node: str, _before: object, _after: object) -> None:
-        self._changed.add(node)
+        for each in self._told:
+            each.nodes.add(node)
 
     def _pod_changed(self, uid: str, before: Object | NonGpuPod | None, after: Object | NonGpuPod | None) -> None:
         if isinstance(before, Mapping):
-            node = pods_wire.node_of(before) or ""
-            self._on_node[node].pop(uid, None)
-            self._changed.add(node)
-            if after is None:
-                self._gone.append(before)
+            self._on_node[pods_wire.node_of(before) or ""].pop(uid, None)
         if isinstance(after, Mapping):
-            node = pods_wire.node_of(after) or ""
-            self._on_node.setdefault(node, {})[uid] = after
-            self._changed.add(node)
+            self._on_node.setdefault(pods_wire.node_of(after) or "", {})[uid] = after
+        for pod in (each for each in (before, after) if isinstance(each, Mapping)):
+            for told in self._told:
+                if told.scope.shows(_namespace(pod)):
+                    told.nodes.add(pods_wire.node_of(pod) or "")
+                    told.gone += [pod] if after is None else []
+
+
+def _namespace(pod: Object) -> str:
+    return str(pod["metadata"]["namespace"])
 
 
 def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObject], tuple[str, T] | None]:
@@ -273,18 +264,3 @@ def reduced_event(obj: Object) -> Object | None:
         "message": fields.text(obj, "message", "event")[:_LONGEST],
         "involvedObject": {key: fields.text(about, key, "event")[:_LONGEST_NAME] for key in ("namespace", "name")},
     }
-
-
-def _namespaced(namespace: str, resource: str) -> str:
-    return reading.namespaced(namespace, resource) if namespace else f"/api/v1/{resource}"
-
-
-def _may_list(api: KubeApi, path: str) -> bool:
-    with contextlib.suppress(kube.ForbiddenError):
-        _probe(api, path)
-        return True
-    return False
-
-
-def _probe(api: KubeApi, path: str) -> None:
-    api.list_page(path, {"limit": "1"}, keep=lambda _: None, timeout_s=_TIMEOUT_S)

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from urllib3 import HTTPConnectionPool
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
@@ -39,9 +39,10 @@ from gpushare_cli.dashboard.picture import Live, Picture
 from testing import clusters
 from testing.builders import Json, make_inventory, make_node, make_pod
 from testing.clock import ManualClock
-from testing.fakes import kube_http
+from testing.fakes import http_server, kube_http
 from testing.fakes.kube import FakeKube
 from testing.tenant.changes import forged_events
+from testing.webhook import authority_and_leaf
 
 OWN = "research"
 PICTURE = "/picture"
@@ -277,7 +278,7 @@ def test_no_bar_waits_for_why_pods_wait_which_takes_a_sixth_of_the_time_at_most(
 
     monkeypatch.setattr("gpushare_cli.dashboard.views.waiting", reasons)
     for _ in range(20):
-        live.watched.mark([""])
+        live.watched.mark([""], live._changes)
         live.tick()
         clock.at += 1
     [(first, shown), (second, _)] = looked
@@ -363,6 +364,56 @@ def test_the_command_prints_an_address_that_opens_the_page_and_ends_with_ctrl_c(
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()
     assert (process.returncode, err) == (0, "Open this address on this machine; Ctrl-C ends it.\n")
+
+
+def test_users_sign_in_over_tls_with_tokens_that_are_sent_to_the_api_server_alone(
+    api: FakeKube, tmp_path: Path
+) -> None:
+    authority, leaf = authority_and_leaf()
+    for name, content in {"tls.crt": leaf.certificate, "tls.key": leaf.key, "ca.crt": authority.certificate}.items():
+        (tmp_path / name).write_bytes(content)
+    tokens: list[str] = []
+
+    class Reviewing(kube_http.Handler):
+        fake = api
+
+        def do_POST(self) -> None:
+            review = self._body()
+            tokens.append(self.headers["Authorization"])
+            if tokens[-1] != "Bearer good":
+                self.send(401, b"{}")
+                return
+            asked = review["spec"]["resourceAttributes"]
+            allowed = asked["resource"] == "nodes" or asked["namespace"] == OWN
+            self.send(201, json.dumps({"status": {"allowed": allowed}}).encode())
+
+    arguments = ["dashboard", "--sign-in", "--port=0", f"--cert-dir={tmp_path}", "--host=gpus.example"]
+    with http_server.serving(Reviewing, api.close) as url, started(url, tmp_path, *arguments) as process:
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline().strip())
+        with HTTPSConnectionPool("localhost", address.port, ca_certs=str(tmp_path / "ca.crt")) as pool:
+            assert pool.request("GET", "/", headers={"Host": "evil.example"}).status == 421
+            assert pool.request("GET", "/", headers={"Host": "gpus.example"}).status == 200
+            assert pool.request("GET", "/healthz", headers={"Host": "10.0.0.1:8127"}).status == 200
+            assert pool.request("GET", PICTURE).status == 401
+            assert tokens == []
+            assert pool.request("GET", PICTURE, headers={"Authorization": "Bearer bad"}).status == 401
+            while (found := pool.request("GET", PICTURE, headers={"Authorization": "Bearer good"})).status != 200:
+                assert found.status == 503  # until the cluster is read
+                time.sleep(0.1)
+    assert b"train-resnet" in found.data
+    assert b"embed-api" not in found.data
+    assert set(tokens) == {"Bearer bad", "Bearer good"}
+
+
+def test_what_is_shown_to_users_who_sign_in_is_not_limited_by_the_rights_of_the_dashboard(
+    api: FakeKube, tmp_path: Path
+) -> None:
+    """Else they would see less than they may, and not be told."""
+    for wrong, word in ((["--sign-in", f"-n={OWN}"], "--sign-in"), (["--host=x"], "--host")):
+        with kube_http.serving(api) as url, started(url, tmp_path, "dashboard", *wrong) as process:
+            _, err = process.communicate()
+        assert (process.returncode, word in err) == (2, True), err
 
 
 @pytest.fixture

@@ -23,10 +23,11 @@ from gpushare.runtime.pages import Request, Response
 from gpushare_cli import top
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command, views, watching
+from gpushare_cli.dashboard.access import Scope
 from gpushare_cli.dashboard.command import Site
 from gpushare_cli.dashboard.picture import Live, Picture
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals
-from gpushare_cli.dashboard.watching import Scope, Watched
+from gpushare_cli.dashboard.watching import Watched
 from testing import clusters
 from testing.builders import make_grant
 from testing.cli.podding import bound
@@ -150,7 +151,8 @@ def test_use_is_not_said_to_be_known_before_its_nodes_are_drawn_again(
 
 def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
     watched = Watched(clusters.small(), Scope(namespaces=("default",)), SystemClock())
-    sink, pod = watched.reflectors["pods of default"].sink, bound("a", make_grant(0))
+    told, sink = watched.follow(Scope()), watched.reflectors["pods of default"].sink
+    pod = bound("a", make_grant(0))
     before = watching.reduced_pod(pod)
     gone = []
     for tell, each in (
@@ -159,21 +161,21 @@ def test_a_pod_is_gone_once_it_is_deleted_and_not_when_it_has_changed() -> None:
         (sink.remove, pod),
     ):
         tell(sink.read(each))
-        gone.append(watched.take_changes()[1])
+        gone.append(watched.take_changes(told)[1])
     assert gone == [[], [], [before]]
 
 
 def test_what_comes_again_as_it_was_is_no_change_and_a_new_list_removes_the_rest() -> None:
     watched = Watched(clusters.small(), Scope(), SystemClock())
-    sink = watched.reflectors["nodes"].sink
+    told, sink = watched.follow(Scope()), watched.reflectors["nodes"].sink
     nodes = [sink.read({"metadata": {"name": name}}) for name in "ab"]
     sink.replace(nodes)
-    assert watched.take_changes()[0] == {"a", "b"}
+    assert watched.take_changes(told)[0] == {"a", "b"}
     sink.upsert(nodes[0])
-    assert not watched.take_changes()[0]
+    assert not watched.take_changes(told)[0]
     sink.replace(nodes[:1])
-    assert watched.take_changes()[0] == {"b"}
-    assert watched.node("b")[0] is None
+    assert watched.take_changes(told)[0] == {"b"}
+    assert watched.node("b", Scope())[0] is None
 
 
 def test_what_was_not_drawn_for_a_fault_is_drawn_next(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,7 @@ def test_events_stay_when_they_expire_and_of_each_namespace_the_latest_are_kept(
     sink.replace([read(0, "quiet")])
     sink.remove(read(0, "quiet"))
     sink.replace([read(i) for i in range(2 * watching._MOST_EVENTS)])
-    kept = [each["metadata"]["uid"] for each in watched.events()]
+    kept = [each["metadata"]["uid"] for each in watched.events(Scope())]
     assert kept == ["quiet0", *(f"noisy{i}" for i in range(3900, 4000))]
 
 

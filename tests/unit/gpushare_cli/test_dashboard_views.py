@@ -20,9 +20,10 @@ from gpushare.wire import interop
 from gpushare_cli import bars, console, reading, top
 from gpushare_cli.console import Line, Look
 from gpushare_cli.dashboard import views
+from gpushare_cli.dashboard.access import Scope
 from gpushare_cli.dashboard.picture import Picture
 from gpushare_cli.dashboard.views import NodeView, Overview, Totals, Waiting
-from gpushare_cli.dashboard.watching import Scope, Watched, reduced_event, reduced_pod
+from gpushare_cli.dashboard.watching import Watched, reduced_event, reduced_pod
 from gpushare_cli.reading import Objects, Settings
 from gpushare_cli.usage import NodeUse, Use
 from testing import clusters
@@ -259,7 +260,7 @@ def test_of_a_node_what_changes_all_the_time_is_dropped() -> None:
     watched = Watched(FakeKube(), Scope(), SystemClock())
     sink = watched.reflectors["nodes"].sink
     sink.upsert(sink.read(node))
-    [kept] = watched.objects().nodes
+    [kept] = watched.objects(Scope()).nodes
     assert kept["status"].keys() == {"addresses", "allocatable"}
     assert kept["metadata"]["annotations"].keys() == {names.ANNOTATION_INVENTORY}
 

@@ -1,0 +1,149 @@
+"""What may be read of the cluster: by the user of a command, and by those who ask its page for a picture.
+
+Those are known by their tokens alone, not by a header that names or impersonates somebody. With the token, API servers
+are asked what its user may list. So they check it themselves, wherever it is from, and the dashboard needs no right to.
+"""
+
+import contextlib
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from gpushare.errors import WireError
+from gpushare.kube import api as kube
+from gpushare.kube.api import KubeApi
+from gpushare.runtime.clock import Clock
+from gpushare.wire import fields
+from gpushare_cli import reading
+
+T = TypeVar("T")
+_TIMEOUT_S: Final = 30.0
+_BEARER: Final = re.compile(r"Bearer ([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
+"""API servers take what has another form for an anonymous request, and may let that in."""
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_FRESH_S: Final = 60.0
+_REFUSED_S: Final = 5.0
+_TOKENS: Final = 1000  # that are remembered, and as many that were refused
+_REVIEW_S: Final = 20.0  # for all questions about one token
+_NAMESPACES: Final = 500  # about which it is asked, where the pods of all may not be listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    nodes: bool = True
+    namespaces: tuple[str, ...] | None = None  # whose pods; None for all
+    events: tuple[str, ...] | None = None  # of whose pods; None for all pods that are shown
+
+    @property
+    def complete(self) -> bool:
+        return self.nodes and self.namespaces is None
+
+    @property
+    def words(self) -> str:
+        left_out = []
+        if self.namespaces is not None:
+            whose = f"only pods of {', '.join(self.namespaces)} are" if self.namespaces else "no pod is"
+            left_out.append(f"{whose} shown; others may hold the rest of a GPU")
+        if not self.nodes:
+            left_out.append("nodes may not be read: only GPUs that these pods hold are shown")
+        return "; ".join(left_out)
+
+    def shows(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
+
+    def shows_events(self, namespace: str) -> bool:
+        return self.shows(namespace) and (self.events is None or namespace in self.events)
+
+
+def scope(api: KubeApi, namespaces: Sequence[str], own: Callable[[], str]) -> Scope:
+    """What the user may read of these namespaces, or of all; of his own where he names none and may not read all.
+
+    Raises KubeError: the cluster cannot be read; ForbiddenError if not even the pods of one namespace may be.
+    """
+    wanted = tuple(namespaces)
+    if not wanted and not _may_list(api, "/api/v1/pods"):
+        wanted = (own(),)
+    for namespace in wanted:
+        _probe(api, path_of(namespace, "pods"))
+    return Scope(nodes=_may_list(api, "/api/v1/nodes"), namespaces=wanted or None)
+
+
+class Reviews:
+    """What the API server lets users list, asked once a minute. Safe for threads."""
+
+    def __init__(self, api_of: Callable[[str], KubeApi], namespaces: Callable[[], Sequence[str]], clock: Clock) -> None:
+        """Args: api_of: by a token; namespaces: about which it is asked, where the pods of all may not be listed."""
+        self._api_of, self._namespaces, self._clock = api_of, namespaces, clock
+        self._lock = threading.Lock()
+        self._scopes: dict[bytes, tuple[float, Scope]] = {}
+        self._refusals: dict[bytes, tuple[float, kube.KubeError]] = {}
+
+    def scope(self, authorization: str) -> Scope:
+        """Of a request with this header. Raises KubeError: it may see nothing, or what it may see is not known."""
+        if (token := _BEARER.fullmatch(authorization)) is None:
+            raise kube.UnauthorizedError("Sign in with a token of the cluster.")
+        digest, now = hashlib.sha256(token[1].encode()).digest(), self._clock.monotonic()
+        until, scope = self._scopes.get(digest, (now, None))
+        if scope is not None and now < until:
+            return scope
+        until, refusal = self._refusals.get(digest, (now, None))
+        if refusal is not None and now < until:
+            raise type(refusal)(str(refusal))
+        try:
+            scope = self._review(self._api_of(token[1]))
+        except kube.KubeError as error:
+            said = "The API server does not accept this token; it may have expired."
+            told = type(error)(said if isinstance(error, kube.UnauthorizedError) else str(error))
+            self._keep(self._refusals, digest, told, _REFUSED_S)
+            raise type(told)(str(told)) from error  # what is kept must not hold frames, which have the token
+        self._keep(self._scopes, digest, scope, _FRESH_S)
+        return scope
+
+    def _keep(self, kept: dict[bytes, tuple[float, T]], digest: bytes, value: T, for_s: float) -> None:
+        with self._lock:
+            kept.pop(digest, None)
+            kept[digest] = self._clock.monotonic() + for_s, value
+            if len(kept) > _TOKENS:
+                del kept[next(iter(kept))]
+
+    def _review(self, api: KubeApi) -> Scope:
+        until = self._clock.monotonic() + _REVIEW_S
+
+        def may_list(resource: str, namespace: str = "") -> bool:
+            if self._clock.monotonic() >= until:
+                raise kube.UnreachableError("the API server answers too slowly what you may list; try again")
+            attributes = {"verb": "list", "resource": resource, "namespace": namespace}
+            body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+            answer = api.create(_REVIEWS, {**body, "spec": {"resourceAttributes": attributes}})
+            try:
+                return fields.mapping(answer, "status", "review").get("allowed") is True
+            except WireError as error:
+                raise kube.ServerFaultError(f"POST {_REVIEWS}: {error}") from error
+
+        def listable(resource: str, among: Collection[str]) -> tuple[str, ...] | None:
+            return None if may_list(resource) else tuple(each for each in among if may_list(resource, each))
+
+        nodes, candidates = may_list("nodes"), self._namespaces()[:_NAMESPACES]
+        pods = listable("pods", candidates)
+        events = listable("events", candidates if pods is None else pods)
+        if not nodes and not (pods is None or pods):
+            raise kube.ForbiddenError("You may list neither nodes nor the pods of a namespace that has pods with GPUs.")
+        return Scope(nodes=nodes, namespaces=pods, events=None if events == pods else events)
+
+
+def path_of(namespace: str, resource: str) -> str:
+    return reading.namespaced(namespace, resource) if namespace else f"/api/v1/{resource}"
+
+
+def _may_list(api: KubeApi, path: str) -> bool:
+    with contextlib.suppress(kube.ForbiddenError):
+        _probe(api, path)
+        return True
+    return False
+
+
+def _probe(api: KubeApi, path: str) -> None:
+    api.list_page(path, {"limit": "1"}, keep=lambda _: None, timeout_s=_TIMEOUT_S)
