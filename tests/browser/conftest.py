@@ -69,9 +69,9 @@ def page(browser: Browser, dashboard: Callable[..., Dashboard]) -> Iterator[Page
 
 
 @contextlib.contextmanager
-def serving(live: Live, port: int = 0) -> Iterator[Dashboard]:
+def serving(live: Live, port: int = 0, **site: Any) -> Iterator[Dashboard]:
     """Serve a picture."""
-    with command.serving(port, Site(assets=command.assets(), key=KEY, page=live.page)) as found:
+    with command.serving(port, Site(assets=command.assets(), **{"key": KEY, "page": live.page, **site})) as found:
         yield Dashboard(live, found)
 
 

@@ -3,15 +3,23 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from gpushare.kube.api import UnauthorizedError
+from gpushare.runtime.clock import SystemClock
 from gpushare_cli import demo
 from gpushare_cli.dashboard import picture as picture_of
+from gpushare_cli.dashboard.access import Reviews
 from testing import clusters
 from testing.builders import make_inventory, make_node
 from testing.fakes import http_server
@@ -309,6 +317,87 @@ def test_without_the_key_the_page_says_where_it_is(page: Page, dashboard: Begin)
     other.goto(f"http://127.0.0.1:{served.port}/")
     expect(other.locator(".card")).to_have_count(2)
     page.complaints.clear()  # type: ignore[attr-defined] # the browser says what was refused
+
+
+@pytest.fixture
+def guarded(dashboard: Begin) -> Iterator[Dashboard]:
+    """For users who sign in: the token `of-research` may list the pods of this namespace, and no nodes."""
+    live = dashboard(clusters.small()).live
+
+    def api_of(token: str) -> Any:
+        if token != "of-research":
+            raise UnauthorizedError("Unauthorized")
+        of = {"namespace": "research", "resource": "pods", "verb": "list"}
+        allowed = lambda _path, body: {"status": {"allowed": body["spec"]["resourceAttributes"] == of}}  # noqa: E731
+        return SimpleNamespace(create=allowed)
+
+    reviews, parts = Reviews(api_of, live.namespaces, SystemClock()), picture_of.Parts(live)
+    live.asked.wait()
+    with serving(live, key="", page_of=lambda header: parts.page(reviews.scope(header))) as served:
+        yield served
+
+
+def test_a_user_signs_in_with_a_token_that_this_tab_alone_keeps(page: Page, guarded: Dashboard) -> None:
+    address = f"http://127.0.0.1:{guarded.port}/"
+    page.goto(address)
+    expect(page.locator("#token")).to_be_focused()
+    expect(page.locator("#connection")).to_have_text("Sign in with a token of the cluster.")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert not broken(page)
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#connection")).to_contain_text("does not accept this token")
+    expect(page.locator("#gpus")).to_be_hidden()
+    page.fill("#token", " of-research ")
+    page.click("#sign-in button")
+    for _ in range(2):
+        expect(page.locator("#connection")).to_have_text("Live")
+        expect(page.locator(".block")).to_have_text(["train-resnet"])
+        expect(page.locator("#sign-in")).to_be_hidden()
+        page.reload()
+    assert "of-research" not in page.evaluate("JSON.stringify([localStorage, document.cookie, location.href])")
+    other = page.context.new_page()
+    other.goto(address)
+    expect(other.locator("#sign-in")).to_be_visible()
+    page.click("#sign-out")
+    expect(page.locator("#sign-in")).to_be_visible()
+    assert page.locator(".block").count() == 0
+    page.complaints.clear()  # type: ignore[attr-defined] # the browser says what was refused
+
+
+def test_behind_a_proxy_that_adds_the_token_no_user_is_asked_for_one(page: Page, guarded: Dashboard) -> None:
+    signed_in = threading.Event()
+    signed_in.set()
+
+    class Proxy(http_server.Handler):
+        def do_GET(self) -> None:
+            if not signed_in.is_set() and self.headers["Accept"] == "application/json":
+                self.send(401, b"{}")
+                return
+            url = f"http://127.0.0.1:{guarded.port}{self.path}"
+            given = {key: value for key, value in self.headers.items() if key.startswith(("Sec-Fetch-", "If-None"))}
+            asked = urllib.request.Request(url, headers={**given, "Authorization": "Bearer of-research"})
+            try:
+                found = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked)
+            except urllib.error.HTTPError as error:
+                found = error
+            body = found.read()
+            self.send_response(found.status)
+            for name, value in found.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+    with http_server.serving(Proxy) as address:
+        page.goto(address)
+        expect(page.locator(".block")).to_have_text(["train-resnet"])
+        expect(page.locator("#sign-in")).to_be_hidden()
+        expect(page.locator("#sign-out")).to_be_hidden()
+        signed_in.clear()
+        expect(page.locator("#connection")).to_contain_text("Your session has ended: load the page again.")
+        page.goto("about:blank")
+    page.complaints.clear()  # type: ignore[attr-defined]
 
 
 def test_a_lost_connection_is_told_and_found_again(page: Page, dashboard: Begin) -> None:

@@ -62,6 +62,33 @@ function takeKey() {
   key = given ?? recall("key") ?? key;
 }
 
+// Where users sign in, their token is kept for this tab alone. Behind a proxy that adds one they are not asked.
+
+let token = "";
+try {
+  token = sessionStorage.getItem("token") ?? "";
+} catch {
+  // A browser that keeps nothing asks again.
+}
+
+function signIn(given) {
+  token = given;
+  try {
+    sessionStorage.setItem("token", given);
+  } catch {
+    // Until the page is loaded again.
+  }
+}
+
+function askForToken(asked) {
+  if (asked === find("#sign-in").hidden) {
+    document.body.classList.toggle("signed-out", asked);
+    find("#sign-in").hidden = !asked;
+    if (asked) find("#token").focus();
+  }
+  find("#sign-out").hidden = asked || !token;
+}
+
 // What arrives.
 
 async function poll() {
@@ -69,18 +96,30 @@ async function poll() {
   const mine = ++round;
   asking = true;
   try {
-    const headers = { "If-None-Match": etag, "Gpushare-Key": encodeURIComponent(key) };
+    // A proxy answers programs that accept JSON with 401, and leads others away to sign in.
+    const headers = { Accept: "application/json", "If-None-Match": etag, "Gpushare-Key": encodeURIComponent(key) };
+    if (token) headers.Authorization = `Bearer ${token}`;
     const answer = await fetch("picture", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
-    const body = answer.status === 200 ? await answer.text() : "";
+    const body = answer.status === 304 ? "" : await answer.text();
     if (mine !== round) return;
-    if (answer.status === 403) {
-      connected(false, true);
+    if (answer.status === 401 && answer.headers.get("WWW-Authenticate") === "Bearer") {
+      received = null;
+      etag = ""; // of what somebody else may not see
+      connected(false, body.trim());
+      signIn("");
+      askForToken(true);
+      return; // until there is one
+    }
+    if (answer.status === 401) connected(false, "Your session has ended: load the page again.");
+    else if (answer.status === 403 || answer.status === 503) {
+      connected(false, body.trim());
       takeKey(); // another tab may have got a newer one
     } else if (answer.ok || answer.status === 304) {
       if (body) {
         etag = answer.headers.get("ETag") ?? "";
         take(body.split("\n"));
       }
+      askForToken(false);
       if (etag) received = new Date().toISOString();
       connected(received !== null);
     } else connected(false);
@@ -92,12 +131,12 @@ async function poll() {
   again = setTimeout(poll, document.hidden ? HIDDEN_MS : POLL_MS);
 }
 
-function connected(good, refused = false) {
+function connected(good, why = "") {
   const line = find("#connection");
   line.classList.toggle("lost", !good && received !== null);
   let words = "Live";
-  if (!good && received === null) words = refused ? "Refused. Open the address that gpushare dashboard has printed: it has a key." : "Reading the cluster …";
-  else if (!good) words = `Not connected; this is the state of ${clock(received)}. ${refused ? "If gpushare dashboard was started again, open the address that it printed." : "Trying again …"}`;
+  if (!good && received === null) words = why || "Reading the cluster …";
+  else if (!good) words = `Not connected; this is the state of ${clock(received)}. ${why || "Trying again …"}`;
   if (line.textContent !== words) line.textContent = words;
 }
 
@@ -499,6 +538,16 @@ for (const id of inputs) find(`#${id}`).addEventListener("input", id === "search
 find("#theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "system";
   theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+});
+find("#sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  signIn(find("#token").value.trim());
+  find("#token").value = "";
+  poll();
+});
+find("#sign-out").addEventListener("click", () => {
+  signIn("");
+  location.reload();
 });
 document.addEventListener("keydown", onKey);
 groupsElement.addEventListener("click", onClick);

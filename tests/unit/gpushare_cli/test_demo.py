@@ -124,6 +124,11 @@ def test_a_demonstration_of_a_certain_cluster_is_a_contradiction(
     assert capsys.readouterr() == ("", said)
 
 
+def test_a_demonstration_has_no_users_who_could_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dashboard", "--demo", "--sign-in"]) == 2
+    assert "--sign-in has no meaning with --demo" in capsys.readouterr().err
+
+
 def started(*arguments: str) -> "subprocess.Popen[str]":
     words = [sys.executable, "-c", ELSEWHERE, *arguments]
     return subprocess.Popen(words, env={}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
