@@ -143,6 +143,8 @@ RULES: Final[Mapping[str, Json]] = {
         "dependencies": {"kind": ["name"], "group": ["name"]},
         "additionalProperties": False,
     },
+    "dashboard.hosts": NAMES,
+    "dashboard.secretName": NAME,
     "networkPolicy.prometheusNamespaces": NAMES,
     "networkPolicy.controlPlane": {"type": "array", "items": pattern(CIDR), "uniqueItems": True},
     "monitoring.interval": pattern("^([0-9]+(ms|s|m|h))*$"),

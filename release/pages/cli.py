@@ -206,6 +206,7 @@ What is used needs the right to get `pods/proxy` in the namespace of the install
 It listens on the loopback address, and answers only `GET` and `HEAD` requests for a name of that address that have \
 the key: no other users of the machine, and no pages of other sites (DNS rebinding). The page runs no script but \
 its own files (`Content-Security-Policy`).
+With `--sign-in` each user sees [what that user may list](../dashboard.md#each-user-sees-what-that-user-may-list).
 """
 
 

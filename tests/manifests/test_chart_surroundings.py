@@ -3,6 +3,8 @@
 import pytest
 
 from gpushare import names
+from gpushare_cli import __main__ as cli
+from gpushare_cli.dashboard import command
 from testing.manifests import helm, tree
 from testing.manifests.helm import objects, pod, variables
 from testing.manifests.tree import Json
@@ -143,3 +145,27 @@ def test_rules_and_dashboards_are_found_by_the_labels_of_the_values() -> None:
     for metadata in (board, tree.one(found, "PrometheusRule", "gpushare")["metadata"]):
         assert (metadata["namespace"], metadata["labels"]["team"]) == ("grafana", "ml")
     assert board["labels"]["grafana_dashboard"] == "1"
+
+
+def test_a_dashboard_where_users_sign_in_has_a_service_a_certificate_and_no_further_right() -> None:
+    plain, found = (
+        objects(dashboard={"enabled": True, **more}) for more in ({}, {"signIn": True, "hosts": ["g.test"]})
+    )
+    name = "gpushare-dashboard"
+    rights, before = ([each for each in some if each["kind"].endswith("Role")] for some in (found, plain))
+    assert rights == before
+    spec = pod(found, name)
+    [container] = spec["containers"]
+    options = cli.command_line().parse_args(container["command"][3:])
+    assert (options.sign_in, options.no_key) == (True, False)
+    assert options.host == [f"{name}.{names.NAMESPACE}.svc", "g.test"]
+    assert [(options.cert_dir, {"secretName": f"{name}-tls"})] == [
+        (mount["mountPath"], volume["secret"]) for mount in container["volumeMounts"] for volume in spec["volumes"]
+    ]
+    [port] = container["ports"]
+    assert port["containerPort"] == options.port
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": command.HEALTH, "port": port["name"], "scheme": "HTTPS"}
+    assert {each["targetPort"] for each in tree.one(found, "Service", name)["spec"]["ports"]} == {port["name"]}
+    policy = tree.one(found, "NetworkPolicy", name)["spec"]
+    assert policy["ingress"] == [{"ports": [{"port": port["name"], "protocol": "TCP"}]}]
