@@ -120,6 +120,9 @@ def test_a_bar_has_a_block_for_each_pod_and_shows_what_is_used(page: Page, dashb
     expect(first.locator(".block")).to_have_text(["notebook-ada", "train-resnet"])
     widths = first.locator(".block").evaluate_all("found => found.map((block) => block.getBoundingClientRect().width)")
     assert widths[1] / widths[0] == pytest.approx(8 / 6, rel=0.05)
+    expect(page.locator("#namespace option")).to_have_text(
+        ["all", "notebooks: 6 GiB granted", "research: 8 GiB granted", "serving: 4 GiB granted"]
+    )
     expect(first.locator(".over")).to_have_count(1)
     assert first.get_attribute("aria-label") == (
         "GPU 0 of gpu-0000, Tesla T4: 14 of 15 GiB granted to 2 pods; 11 GiB used; a pod uses more than it was"

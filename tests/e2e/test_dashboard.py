@@ -4,25 +4,33 @@ import contextlib
 import http.client
 import re
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
+import gpushare
+from certs import authority
 from gpushare import names
 from gpushare.kube import api as kube, client
 from gpushare_cli.dashboard.command import PORT
 from localcluster import installation
 from testing import asking
+from testing.manifests import helm
+from testing.manifests.helm import NO_REGISTRY
 from tests.e2e.conftest import fresh_namespace
 from tests.e2e.system import System, make_pod
 
 USER: Final = "reader"
 DASHBOARD: Final = installation.ROOT / "manifests" / "dashboard" / "objects.yaml"
+NAME: Final = "gpushare-dashboard"
 OTHERS: Final = "confidential"
 """Stands in the names of pods that are another's."""
 
@@ -143,5 +151,50 @@ def test_in_the_cluster_only_who_is_authenticated_and_authorized_sees_it(system:
         with pytest.raises(kube.ForbiddenError):
             unknown.get(kube.pod_path(names.NAMESPACE, name, "portforward"), timeout_s=10)
         unknown.close()
+    finally:
+        kubectl("delete", "-f", "-", "--wait=false", input=text)
+
+
+def test_in_the_cluster_each_user_signs_in_and_sees_what_that_user_may_list(
+    system: System, namespace: str, others: str
+) -> None:
+    """The chart's, over TLS, by the name of its Service, with tokens of ServiceAccounts."""
+    kubectl, ours = system.cluster.kubectl, f"{NAME}.{names.NAMESPACE}.svc"
+    ca = authority.make_ca(now=datetime.now(UTC), life=timedelta(days=2))
+    leaf = authority.make_leaf(ca, names=frozenset({ours}), now=datetime.now(UTC), life=timedelta(days=1))
+    pair = {"tls.crt": leaf.certificate.decode(), "tls.key": leaf.key.decode()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "stringData": pair}
+    secret["metadata"] = {"name": f"{NAME}-tls", "namespace": names.NAMESPACE}
+    found = helm.objects(dashboard={"enabled": True, "signIn": True, "secretName": f"{NAME}-tls"})
+    text = yaml.safe_dump_all([secret, *(each for each in found if each["metadata"]["name"] == NAME)])
+    text = text.replace(f"{NO_REGISTRY}/gpushare:{gpushare.__version__}", installation.LOCAL.image)
+    kubectl("apply", "-f", "-", input=text)
+    try:
+        for where, name in ((others, f"{OTHERS}-a"), (namespace, "mine")):
+            system.run(where, make_pod(name))
+        tokens = {}
+        for account, binding in (("viewer", ("rolebinding", "--clusterrole=view")), ("none", ())):
+            accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+            kubectl("create", "serviceaccount", account, "-n", namespace)
+            tokens[account] = system.api.create(f"{accounts}/{account}/token", {"spec": {}})["status"]["token"]
+            if binding:
+                kubectl("create", *binding, account, f"--serviceaccount={namespace}:{account}", "-n", namespace)
+        kubectl("-n", names.NAMESPACE, "rollout", "status", f"deployment/{NAME}", timeout_s=300)
+        address = kubectl("-n", names.NAMESPACE, "get", "service", NAME, "-o", "jsonpath={.spec.clusterIP}")
+        trusted = ssl.create_default_context(cadata=ca.certificate.decode())
+
+        def picture(token: str) -> tuple[int, str]:
+            connection = http.client.HTTPSConnection(ours, timeout=60, context=trusted)
+            raw = socket.create_connection((address.stdout, 443), timeout=60)
+            connection.sock = trusted.wrap_socket(raw, server_hostname=ours)
+            with contextlib.closing(connection):
+                connection.request("GET", "/picture", headers={"Authorization": f"Bearer {token}"} if token else {})
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode()
+
+        asking.eventually("the viewer's pod is shown", lambda: '"name":"mine"' in picture(tokens["viewer"])[1], 120)
+        status, seen = picture(tokens["viewer"])
+        assert (status, OTHERS in seen, others in seen, '"complete":false' in seen) == (200, False, False, True)
+        assert [picture(token)[0] for token in ("", "x", tokens["none"])] == [401, 401, 403]
     finally:
         kubectl("delete", "-f", "-", "--wait=false", input=text)

@@ -309,8 +309,8 @@ function tidy() {
   const words = shown === entries.size ? count(shown, "GPU") : `${count(shown, "GPU")} of ${grouped(entries.size)}`;
   if (find("#shown").textContent !== words) find("#shown").textContent = words;
   if (drawn) {
-    choices("#namespace", [...entries.values()].flatMap((entry) => entry.card.blocks.map((block) => block.namespace)));
-    choices("#model", [...entries.values()].map((entry) => entry.card.model));
+    choices("#namespace", [...entries.values()].flatMap((entry) => entry.card.blocks.map((block) => [block.namespace, block.granted_mib])));
+    choices("#model", [...entries.values()].map((entry) => [entry.card.model, entry.card.granted_mib]));
   }
   drawn = false;
   reachable();
@@ -348,16 +348,23 @@ function aboutNode(node) {
   return [models.size === 1 ? node.cards[0].model : "", node.address === "unknown" ? "" : node.address, ...floating, ...node.left_out];
 }
 
-function choices(selector, values) {
+/** @param {[string, number][]} granted what can be chosen, with MiB, which are added up */
+function choices(selector, granted) {
   const select = find(selector);
-  const wanted = [...new Set(values)].sort();
+  const sums = new Map();
+  for (const [value, mib] of granted) sums.set(value, (sums.get(value) ?? 0) + mib);
   const chosen = filter[select.id];
-  if (chosen && !wanted.includes(chosen)) wanted.push(chosen);
-  const known = [...select.options].slice(1).map((option) => option.value);
-  if (wanted.length === known.length && wanted.every((value, i) => value === known[i])) return;
-  const made = wanted.map((value) => element("option", { value }, value));
-  select.replaceChildren(select.options[0], ...made);
-  select.value = chosen;
+  if (chosen && !sums.has(chosen)) sums.set(chosen, 0);
+  const wanted = [...sums.keys()].sort();
+  const known = [...select.options].slice(1);
+  if (wanted.length !== known.length || wanted.some((value, i) => value !== known[i].value)) {
+    select.replaceChildren(select.options[0], ...wanted.map((value) => element("option", { value })));
+    select.value = chosen;
+  }
+  for (const option of [...select.options].slice(1)) {
+    const text = `${option.value}: ${memory(sums.get(option.value))} granted`;
+    if (option.textContent !== text) option.textContent = text;
+  }
 }
 
 function drawWaiting() {
