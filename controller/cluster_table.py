@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -291,8 +291,8 @@ class ClusterTable:
         placed = self._placed(kind, asked, None, deadline)
         needs = explain.needs(shape, self._state.resource_config.unit)
         said = ((name := names[each.at], self._said(kind, name, each, placed.get(each.at), needs)) for each in refused)
-        found, told = {name: why for name, why in said if why is not None}, self._state.told(shape)
-        return {name: replace(why, message=told[why.reason]) for name, why in found.items()} if told else found
+        public = self._state.public(shape)
+        return {name: public(why) for name, why in said if why is not None}
 
     def _said(
         self, kind: _Kind, name: NodeName, refused: _Refused, placed: Verdict | None, needs: str

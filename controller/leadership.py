@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # longest wait for Bindings and patches in flight before the lease is released
 # Longer than a stream may be quiet before it is cut and resumed (`gpushare.kube.client`), and some tries to resume it.
 DEAD_S: Final = 180.0
-DEAF_S: Final = 60.0  # a longer silence about the Lease than those of a busy API server
+LEASE_SILENT_S: Final = 60.0  # about the Lease, longer than a busy API server lets anybody wait
 _TICK_S: Final = 0.1  # how late the start and the end of the lead may be noticed; writes look at the fence themselves
 
 
@@ -69,8 +69,9 @@ class Leadership:
         summary = HandOverSummary(writer=writer, namespace=self.namespace)
         asks = Placeholders(writer=writer, state=state, table=table, refusals=refusals, limits=self.node_requests)
         self.reconciler = Reconciler(writer=writer, state=state, table=table, refusals=refusals, bind_s=self.bind_s)
-        self._label = LeaderLabel(writer=writer, namespace=self.namespace, pod=self.pod)
-        self.reconciler.others = (self._label.tick, summary.tick, asks.tick)
+        self.label = LeaderLabel(writer=writer, namespace=self.namespace, pod=self.pod, timeout_s=self.bind_s)
+        self.reconciler.first = self.label.tick
+        self.reconciler.others = (summary.tick, asks.tick)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Wait for the lead in the background, and serve. If it is lost or a part fails, `on_lost` ends the process."""
@@ -90,12 +91,12 @@ class Leadership:
         unread += [optional.path for optional in self._optional if not optional.settled()]
         return f"the gpushare controller became leader and is still listing {unread[0]}" if unread else ""
 
-    def unready_pod(self) -> str:
+    def pod_problem(self) -> str:
         """Why this replica neither serves nor could take over; empty if it does or could."""
         if self.leading():
             return self.unready()
-        silent_s = self.fence.lease_silent_s()
-        return "" if silent_s < DEAF_S else "this replica cannot read its Lease, so it could not lead; its log says why"
+        could_lead = self.fence.lease_silent_s() < LEASE_SILENT_S
+        return "" if could_lead else "this replica cannot read its Lease, so it could not lead; its log says why"
 
     def stop(self) -> None:
         """Begin nothing new. A thread ends with its request to the API server, a watch with its next event."""
@@ -132,7 +133,6 @@ class Leadership:
         while self.unready() and not self.clock.wait(self._stop_working, 0.1):
             pass
         logs.event(_LOG, "ready")
-        self._label.tick()  # at once: kube-scheduler waits
         self.reconciler.run(self._stop_working)
 
     def _spawn(self, name: str, part: Callable[[], None], on_lost: Callable[[], None]) -> threading.Thread:

@@ -70,7 +70,7 @@ class Controller:
             table=table,
             refusals=refusals,
             node_requests=Limits(most=settings.placeholders, life_s=settings.placeholder_seconds),
-            pod=settings.identity or socket.gethostname(),
+            pod=settings.pod or socket.gethostname(),
             namespace=settings.namespace,
             bind_s=settings.bind_seconds,
         )
@@ -90,7 +90,7 @@ class Controller:
         ).handle
         probes.pages = {
             "/livez": lambda: verdict(self._stuck()),
-            "/readyz": lambda: verdict(leads.unready_pod()),
+            "/readyz": lambda: verdict(leads.pod_problem()),
             "/metrics": metrics.page,
         }
 
@@ -206,6 +206,7 @@ def readings(leadership: Leadership, outlooks: Outlooks) -> Readings:
     on, chores = leadership, leadership.reconciler
     epoch = "Number of what is known of requests and room in the cluster, by which nodes are ranked; 0 at first"
     seen = "Seconds since the cluster was as nodes are ranked by; infinite before the first look, and on followers"
+    serves = "1 while this replica serves, and the Service leads to it"
     differs = "Nodes on which the ledger differs from what is computed from the pods alone"
     late = "Pods that came to their nodes without GPUs and were given them there"
     recreated = (
@@ -216,7 +217,7 @@ def readings(leadership: Leadership, outlooks: Outlooks) -> Readings:
     evictions, ill = f"{age} PodDisruptionBudgets{optional}", f"{age} ConfigMaps unhealthy-gpu-NODE{optional}"
     return (
         ("gpushare_leading", "1 while this replica leads", on.leading),
-        ("gpushare_ready", "1 while kube-scheduler may ask this replica", lambda: not on.unready()),
+        ("gpushare_ready", serves, lambda: not on.unready() and on.label.is_written),
         ("gpushare_watch_nodes_age_seconds", f"{age} nodes", on.nodes.stale_for),
         ("gpushare_watch_pods_age_seconds", f"{age} pods", on.pods.stale_for),
         ("gpushare_watch_disruption_budgets_age_seconds", evictions, on.budgets.stale_for),

@@ -55,8 +55,10 @@ class Settings:
     )
     kubeconfig: str = option("", "kubeconfig file; empty for the pod's service account")
     namespace: str = option(
-        names.NAMESPACE, f"namespace of the leader election's Lease and of the ConfigMap {names.HAND_OVER}"
+        names.NAMESPACE,
+        f"namespace of the leader election's Lease, of this program's pods, and of the ConfigMap {names.HAND_OVER}",
     )
+    pod: str = option("", "name of the pod that this runs in, which gets the leader's label; empty for the host's name")
     lease: str = option(names.LEASE, "name of the leader election's Lease")
     identity: str = option("", "name of this candidate in the Lease; empty for the host's name")
     lease_seconds: float = option(

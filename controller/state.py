@@ -3,8 +3,8 @@
 Pods and nodes come from the watches alone; a Binding changes its own reservation only, so the ledger cannot drift.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from controller.index import Index
@@ -67,9 +67,12 @@ class ClusterState:
         self.index = Index(resource_config)  # what the watches say, for everybody; reservations are made here alone
         self._in_doubt_s = in_doubt_s
 
-    def told(self, shape: RequestShape) -> Mapping[RefusalReason, str]:
-        """What authors of pods read in the place of a refusal's own words."""
-        return explain.reduced(shape, self.resource_config.unit) if self.reduced else {}
+    def public(self, shape: RequestShape) -> Callable[[Refused], Refused]:
+        """Makes refusals of this request what the author of a pod may read: to be called before any is shown."""
+        if not self.reduced:
+            return lambda refused: refused
+        texts = explain.reduced(shape, self.resource_config.unit)
+        return lambda refused: replace(refused, message=texts[refused.reason])
 
     def bound(self, uid: PodUid) -> AlreadyBound | None:
         with self.index.lock:

@@ -41,8 +41,7 @@ class Fence:
 
     The worker compares that moment with the clock right before every write, without waiting for anybody. Both read the
     same clock of the machine, which goes on in suspend. Every slot is eight aligned bytes with one writer, so that a
-    reader sees the old value or the new one. The worker calls `leading`, `beat` and
-    `*_silent_s`, the supervisor all but `beat`.
+    reader sees the old value or the new one. The worker asks, and calls `beat`; the supervisor does all else.
     """
 
     def __init__(self, clock: Clock) -> None:

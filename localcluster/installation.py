@@ -206,7 +206,8 @@ def _missing(cluster: Cluster) -> list[str]:
     wanted = {"gpushare-controller": 1, "gpushare-webhook": 2, "gpushare-scheduler": 2}
     wanted["gpushare-device-plugin"] = len(cluster.nodes)
     items = json.loads(answer.stdout)["items"]
-    leads = any(item["metadata"]["name"] == "gpushare-controller" and item.get("subsets") for item in items)
+    of_controller = [item for item in items if item["metadata"]["name"] == "gpushare-controller"]
+    leads = any(subset.get("addresses") for item in of_controller for subset in item.get("subsets", ()))
     for item in items:
         status = item.get("status", {})
         ready = status.get("readyReplicas", status.get("numberReady", 0))

@@ -59,7 +59,7 @@ class Settings(CertSettings):
         names.PLUGIN_RESOURCES,
         "resources, separated by commas, of other GPU plugins that choose a container's devices (* at the end: any"
         " ending); containers that ask for one are left to that plugin, all others see no GPU; with"
-        f" --whole-gpus {names.GPU} is none of them; the policy {names.ISOLATION_POLICY} names them as well",
+        f" --whole-gpus {names.GPU} is none of them; the chart has the policy {names.ISOLATION_POLICY} name them, too",
         parse=_resources,
     )
     controller_user: str = option(

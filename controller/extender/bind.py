@@ -94,8 +94,8 @@ class Binder:
         if isinstance(request, BindResult):
             return request
         match reserved := self.state.reserve(request, args.node, now=self.clock.monotonic()):
-            case Refused(reason, message):
-                return BindResult(Outcome.REFUSED, self.state.told(request.shape).get(reason, message))
+            case Refused():
+                return BindResult(Outcome.REFUSED, self.state.public(request.shape)(reserved).message)
             case AlreadyBound():
                 return _bound_before(args, reserved)
             case Reserved():

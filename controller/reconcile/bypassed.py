@@ -178,7 +178,7 @@ class BypassedPods:
             return note.refusal
         shape = self.state.index.resolve(request.shape, request.labels)
         verdict = node_ledger.verdict(shape, ledger, self.state.policies)
-        return self.state.told(shape).get(verdict.reason, verdict.message) if isinstance(verdict, Refused) else ""
+        return self.state.public(shape)(verdict).message if isinstance(verdict, Refused) else ""
 
     def _take(self, pod: Bound, step: Step) -> bool:
         """Whether a request was made."""
@@ -210,9 +210,9 @@ class BypassedPods:
             return
         request = live.pod.bypassed.request
         match result := self.bind_late(request, pod.node):
-            case Refused(reason, message):
+            case Refused():
                 self._failed(pod, "")
-                self._tell(advice.waiting(pod, self.state.told(request.shape).get(reason, message)))
+                self._tell(advice.waiting(pod, self.state.public(request.shape)(result).message))
             case Allocation():
                 self.bound_late += 1
                 logs.event(_LOG, "bound late", pod=str(pod.ref), uid=pod.ref.uid, node=pod.node)

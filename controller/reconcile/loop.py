@@ -30,9 +30,10 @@ from gpushare.cluster.pod_records import Bound
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
-from gpushare.kube.api import JsonObject, KubeApi
+from gpushare.kube.api import KubeApi
 from gpushare.model.ledger import Allocation
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
 from gpushare.wire import hand_over, pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
@@ -41,8 +42,9 @@ AUDIT_S: Final = 60.0
 MAX_REPORTS: Final = 20  # a tick
 MAX_READS: Final = 20  # a tick
 RECENT: Final = timedelta(minutes=10)
-WRITE_AGAIN_S: Final = 60.0  # in case somebody changed the summary, or the label
+WRITE_AGAIN_S: Final = 60.0  # in case somebody changed the summary
 WRITE_RETRY_S: Final = 5.0
+LABEL_AGAIN_S: Final = 5.0
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -69,6 +71,7 @@ class Reconciler:
     table: ClusterTable
     refusals: Refusals
     bind_s: float = 2.0  # deadline of a patch that binds a pod late, as for a Binding
+    first: Callable[[], None] = lambda: None  # at once, and before all others
     others: Sequence[Callable[[Snapshot], None]] = ()  # further chores
     audit_differences: int = 0  # found by the last check of the ledger
     bypassed: BypassedPods = field(init=False)
@@ -89,12 +92,14 @@ class Reconciler:
         return self.bypassed.recreator.recreated + self.waiting.outdated.recreator.recreated
 
     def run(self, stop: threading.Event) -> None:
+        self._attempt(self.first)  # kube-scheduler waits for the label
         while not self.writer.clock.wait(stop, TICK_S):
             self.tick()
 
     def tick(self) -> None:
         """All chores once, each with a view of the cluster that is not older than a tick."""
-        self._attempt(self._resolve_in_doubt)  # first: it changes what is reserved
+        self._attempt(self.first)
+        self._attempt(self._resolve_in_doubt)  # it changes what is reserved
         clock, index = self.writer.clock, self.state.index
         taken, snapshot = clock.monotonic(), index.snapshot()
         for chore in (
@@ -165,81 +170,96 @@ class Reconciler:
             logs.event(_LOG, "ledger differs", level=logging.ERROR, difference=line)
 
 
-@dataclass(kw_only=True)
+class _Kept:
+    """When something is written that is to stay as it is, and what is told while it cannot be."""
+
+    def __init__(self, clock: Clock, name: str, effect: str, fix: str, again_s: float) -> None:
+        self._clock, self._name, self._told = clock, name, {"effect": effect, "fix": fix}
+        self._again_s, self._due = again_s, float("-inf")
+        self._changes = logs.Changes(_LOG)
+        self.is_written = False
+
+    def is_due(self) -> bool:
+        return self._clock.monotonic() >= self._due
+
+    def attempt(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except kube.NotSentError:
+            self.is_written = False  # it no longer leads
+        except kube.KubeError as error:
+            self.is_written, self._due = False, self._clock.monotonic() + WRITE_RETRY_S
+            self._changes.say(f"{self._name} not written", level=logging.WARNING, error=str(error), **self._told)
+        else:
+            self.is_written, self._due = True, self._clock.monotonic() + self._again_s
+            self._changes.clear()
+
+
 class HandOverSummary:
     """Says in a ConfigMap how the nodes that share hand over GPUs, for the webhook; again now and then."""
 
     # A node that will share counts before it has published GPUs: a pod that is created now may land there.
 
-    writer: Writer
-    namespace: str
-    _summary: str = field(init=False, default="")  # what was written last, or is to be written when it is due
-    _due: float = field(init=False, default=float("-inf"))
-    _changes: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
+    def __init__(self, *, writer: Writer, namespace: str) -> None:
+        self._writer, self._path = writer, hand_over.path(namespace)
+        self._summary = ""  # what was written last, or is to be written when it is due
+        effect = f"the webhook goes by what ConfigMap {namespace}/{names.HAND_OVER} said last"
+        fix = "apply the manifests again, if it or the right to patch it is missing"
+        self._kept = _Kept(writer.clock, "hand-over", effect, fix, WRITE_AGAIN_S)
+        self._changes = logs.Changes(_LOG)
 
     def tick(self, snapshot: Snapshot) -> None:
-        summary, now = hand_over.summary(node_records.sharing(snapshot.nodes)), self.writer.clock.monotonic()
-        if summary == self._summary and now < self._due:
+        summary = hand_over.summary(node_records.sharing(snapshot.nodes))
+        if summary == self._summary and not self._kept.is_due():
             return
-        self._summary = summary
-        path, body = hand_over.path(self.namespace), hand_over.data(summary)
-        try:
-            self.writer.api.patch(path, body, timeout_s=3.0, precondition=self.writer.leading)
-        except kube.KubeError as error:
-            self._due = now + WRITE_RETRY_S
-            effect = f"the webhook goes by what ConfigMap {self.namespace}/{names.HAND_OVER} said last"
-            fix = "apply the manifests again, if it or the right to patch it is missing"
-            self._changes.clear("summary")
-            level, why = logging.WARNING, str(error)
-            self._changes.say("hand-over not written", "error", level=level, error=why, effect=effect, fix=fix)
-        else:
-            self._due = now + WRITE_AGAIN_S
-            self._changes.clear("error")
-            self._changes.say("hand-over summarized", "summary", hand_over=summary)
+        self._summary, body = summary, hand_over.data(summary)
+        api, leading = self._writer.api, self._writer.leading
+        self._kept.attempt(lambda: api.patch(self._path, body, timeout_s=3.0, precondition=leading))
+        if self._kept.is_written:
+            self._changes.say("hand-over summarized", hand_over=summary)
 
 
-@dataclass(kw_only=True)
 class LeaderLabel:
     """Makes the Service lead here: it selects a label that the leader has on its own pod and takes from all others.
 
     All replicas are ready, so that a roll-out ends; one that a frozen leader has left labelled is asked no more.
     """
 
-    writer: Writer
-    namespace: str
-    pod: str  # the name of this one
-    _due: float = field(init=False, default=float("-inf"))
-    _changes: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
+    def __init__(self, *, writer: Writer, namespace: str, pod: str, timeout_s: float) -> None:
+        """Args: timeout_s: of a patch, which may land so late: the same as of a Binding."""
+        self._writer, self._pod, self._timeout_s = writer, pod, timeout_s
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        effect = f"Service {names.CONTROLLER_SERVICE} does not lead kube-scheduler to this replica"
+        fix = f"--pod has to name this pod, {pod} by now, and --namespace its namespace; it needs the right to patch it"
+        self._kept = _Kept(writer.clock, "leader label", effect, fix, LABEL_AGAIN_S)
 
-    def tick(self, _: Snapshot | None = None) -> None:
-        now, write = self.writer.clock.monotonic(), self.writer
-        if now < self._due:
-            return
-        pods, ours = (
-            f"/api/v1/namespaces/{self.namespace}/pods",
-            {"labelSelector": f"{names.LABEL_APP}={names.CONTROLLER}"},
+    @property
+    def is_written(self) -> bool:
+        return self._kept.is_written
+
+    def tick(self) -> None:
+        if self._kept.is_due():
+            self._kept.attempt(self._write)
+
+    def _write(self) -> None:
+        """Every few seconds: the label may be removed by hand, or by the last patch of a former leader, which is late.
+
+        Nothing is taken from others while this pod is not found. The watch cache is asked: a leader looks again soon.
+        """
+        self._patch(self._pod, "true")
+        selector = f"{names.LABEL_APP}={names.CONTROLLER},{names.LABEL_LEADER}"
+        params = {"labelSelector": selector, "resourceVersion": "0"}
+        found = self._writer.api.list_page(
+            self._pods, params, keep=lambda pod: str(pod["metadata"]["name"]), timeout_s=self._timeout_s
         )
-        try:
-            found = dict(write.api.list_page(pods, ours, keep=_leader_label, timeout_s=3.0).items)
-            for name in sorted(found, key=lambda name: name != self.pod):
-                wanted = "true" if name == self.pod else None
-                if found[name] != wanted:
-                    body = {"metadata": {"labels": {names.LABEL_LEADER: wanted}}}
-                    with contextlib.suppress(kube.NotFoundError):
-                        write.api.patch(f"{pods}/{name}", body, timeout_s=3.0, precondition=write.leading)
-        except kube.KubeError as error:
-            self._due = now + TICK_S
-            effect = f"kube-scheduler does not reach this replica by Service {names.CONTROLLER_SERVICE}"
-            fix = "it may need the right to list and patch pods: apply the manifests again"
-            level, why = logging.WARNING, str(error)
-            self._changes.say("leader label not written", "error", level=level, error=why, effect=effect, fix=fix)
-        else:
-            self._due = now + WRITE_AGAIN_S
-            self._changes.clear("error")
+        for name in found.items:
+            if name != self._pod:
+                with contextlib.suppress(kube.NotFoundError):
+                    self._patch(name, None)
 
-
-def _leader_label(pod: JsonObject) -> tuple[str, str | None]:
-    return pod["metadata"]["name"], (pod["metadata"].get("labels") or {}).get(names.LABEL_LEADER)
+    def _patch(self, name: str, value: str | None) -> None:
+        body, leading = {"metadata": {"labels": {names.LABEL_LEADER: value}}}, self._writer.leading
+        self._writer.api.patch(f"{self._pods}/{name}", body, timeout_s=self._timeout_s, precondition=leading)
 
 
 def audit(index: Index) -> list[str]:

@@ -51,9 +51,8 @@ class Elector:
                 self.leading_until = sent + self.renew_s
             self.answered_at = self.clock.monotonic()
         except kube.ConflictError:
-            self.answered_at = (
-                self.clock.monotonic()
-            )  # another candidate was first; the next attempt reads what it wrote
+            # Another candidate was first; the next attempt reads what it wrote.
+            self.answered_at = self.clock.monotonic()
         except kube.KubeError as error:
             logs.event(_LOG, "lease", level=logging.WARNING, error=str(error), leading=self.leading())
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -95,6 +94,8 @@ class Elector:
         try:
             lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self._timeout_s())
         except kube.NotFoundError:
+            if self._seen[0] and self.clock.monotonic() - self._seen_at < self.lease_s:
+                return False  # somebody has deleted it, and the leader may not know
             body = self._body({}, None)
             self._lease = self.api.create(self._path(), body, timeout_s=self._timeout_s())
             return True

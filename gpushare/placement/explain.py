@@ -177,7 +177,7 @@ def closest(answers: Mapping[NodeName, Refused | None], ledgers: Mapping[NodeNam
     if not answers:
         return "the cluster has no nodes"
     if not refused:
-        return "none of the nodes has reported GPUs; is the gpushare device plugin running?"
+        return f"none of the {len(answers)} nodes has reported GPUs; is the gpushare device plugin running?"
     nearest = heapq.nsmallest(
         NODES_NAMED, refused, key=lambda name: (refused[name].permanent, -largest_free(ledgers.get(name)), name)
     )

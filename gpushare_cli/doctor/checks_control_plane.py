@@ -90,7 +90,9 @@ def controller_running(facts: Facts) -> Iterator[Finding]:
     part, missing = facts.snapshot.controller_deployment, ", so no GPU pod is placed"
     deployment = facts.needed("deployment", names.CONTROLLER, part, missing)
     reached = facts.reached(names.CONTROLLER)
-    effect = f", and its Service has no endpoint, because none has the label {names.LABEL_LEADER}: no GPU pod is placed"
+    labelled = not reached and any(objects.label(pod, names.LABEL_LEADER) for pod in facts.own_pods(names.CONTROLLER))
+    why = "the one that leads is not ready" if labelled else f"none has the label {names.LABEL_LEADER}"
+    effect = f", and its Service has no endpoint, because {why}: no GPU pod is placed"
     yield from _replicas(facts, names.CONTROLLER, deployment, effect, is_reached=reached > 0)
     if reached > 1:
         problem = (

@@ -39,7 +39,7 @@ FIXED: Final = frozenset(
         *("namespace", "address", "bind_address", "port", "probe_port", "metrics_port", "kubeconfig", "node_name"),
         *("device_plugins_dir", "pod_resources_socket", "cdi_dir", "cgroup_mount", "mps_dir", "mps_shared_memory"),
         *("cert_dir", "worker_tmp_dir", "lease", "identity", "runtime_class", "controller_user"),
-        "placeholders",
+        *("placeholders", "pod"),
         "simulated_processes",  # for tests
     }
 )

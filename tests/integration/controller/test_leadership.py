@@ -102,13 +102,13 @@ def test_the_service_finds_the_leader_by_a_label_that_a_dead_one_loses(api: Fake
         api.seed(OWN_PODS, {"metadata": {"name": name, "labels": {names.LABEL_APP: names.CONTROLLER}}})
     with leading(api, clock) as first, following(api, clock) as [second]:
         clock.eventually("first is labelled", lambda: labelled(api) == ["first"])
-        clock.eventually("second could lead", lambda: second.term.leadership.unready_pod() == "")
-        assert first.term.leadership.unready_pod() == ""
+        clock.eventually("second could lead", lambda: second.term.leadership.pod_problem() == "")
+        assert first.term.leadership.pod_problem() == ""
         first.die()
         clock.eventually("second is labelled", lambda: labelled(api) == ["second"])
         api.fail_next(lambda call: call.path == LEASE, kube.ForbiddenError("no"), times=10**6)
         clock.eventually("second loses the lead", second.lost.is_set)
-        assert second.term.leadership.unready_pod().startswith("this replica cannot read its Lease")
+        assert second.term.leadership.pod_problem().startswith("this replica cannot read its Lease")
 
 
 OWN_PODS = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
@@ -144,7 +144,7 @@ def test_a_stopped_leader_ends_its_chores_before_it_releases_the_lease(api: Fake
         gate.set()
         stopped.join()
     assert api.read(LEASE)["spec"]["holderIdentity"] == ""
-    assert (looks(api), api.count("patch", "/pods/")) == (1, 0)
+    assert (looks(api), api.count("patch", "/team/pods/")) == (1, 0)
 
 
 def looks(api: FakeKube) -> int:

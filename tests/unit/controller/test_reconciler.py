@@ -269,7 +269,7 @@ def test_a_nudge_writes_another_value(before: str, after: str) -> None:
         ({}, "the cluster has no nodes"),
         (
             dict.fromkeys("ab", Refused(RefusalReason.NO_INVENTORY, "x", permanent=True)),
-            "none of the nodes has reported GPUs; is the gpushare device plugin running?",
+            "none of the 2 nodes has reported GPUs; is the gpushare device plugin running?",
         ),
         (
             {

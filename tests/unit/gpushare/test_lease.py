@@ -81,6 +81,18 @@ def test_of_two_candidates_one_wins_at_once(api: FakeKube, clock: ManualClock) -
     assert not two.attempt()  # its create conflicts
 
 
+def test_a_lease_that_is_deleted_makes_no_second_leader(api: FakeKube, clock: ManualClock) -> None:
+    first, other = leader(api, clock), make_elector(api, "b", clock)
+    assert not other.attempt()
+    api.vanish(LEASE)
+    clock.at = 9.9
+    assert first.leading()
+    assert not other.attempt()
+    clock.at = 15
+    assert not first.leading()
+    assert other.attempt()
+
+
 def test_a_leader_that_cannot_renew_knows_it_before_anybody_else_leads(api: FakeKube, clock: ManualClock) -> None:
     first, other = leader(api, clock), make_elector(api, "b", clock)
     assert not other.attempt()

@@ -114,6 +114,10 @@ CHANGES: dict[str, list[Change]] = {
     "controller-running": [
         missing("Deployment", "gpushare-controller"),
         *(endpoints(names.CONTROLLER_SERVICE, count) for count in (0, 2)),
+        together(
+            endpoints(names.CONTROLLER_SERVICE, 0),
+            put("Pod", "gpushare-controller-0", "metadata", "labels", names.LABEL_LEADER, value="true"),
+        ),
         put("Deployment", names.CONTROLLER, "status", value={"readyReplicas": 1}),
     ],
     "controller-leads": [
