@@ -1,6 +1,7 @@
 """Why a GPU takes no containers, or a limit does not hold: a sentence for people, with the code that metrics have."""
 
 from enum import StrEnum
+from typing import Any, Final
 
 from gpushare.errors import GpuShareError
 
@@ -35,6 +36,11 @@ class Code(StrEnum):
 
 
 class Cause(str):
+    """The type of faults, proofs and reasons: what is made from one is a `str`, so mypy finds where its code is lost.
+
+    It is a `str` so that a published inventory, whose reasons are text to everyone else, brings the codes to metrics.
+    """
+
     code: str
 
     def __new__(cls, code: str, sentence: str) -> "Cause":
@@ -42,21 +48,27 @@ class Cause(str):
         found.code = code
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cause, (self.code, str(self))
+
+
+NONE: Final = Cause("", "")
+
 
 class CauseError(GpuShareError):
     """Has its cause with the code, which `str` of an error loses."""
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: Cause) -> None:
         super().__init__(cause)
         self.cause = cause
 
 
 def code(sentence: str) -> str:
-    """Empty for no sentence."""
+    """Of a published reason; empty for no sentence."""
     return sentence and getattr(sentence, "code", Code.OTHER)
 
 
-def both(*sentences: str) -> str:
+def both(*causes: Cause) -> Cause:
     """One sentence of all that there are, with the code of the first."""
-    found = [each for each in sentences if each]
-    return Cause(code(found[0]), "; ".join(found)) if found else ""
+    found = [each for each in causes if each]
+    return Cause(found[0].code, "; ".join(found)) if found else NONE

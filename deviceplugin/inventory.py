@@ -36,7 +36,7 @@ def build(
     node: NodeName,
     unit: MemoryUnit,
     previous: NodeInventory | None = None,
-    missing: str = NOT_LISTED,
+    missing: Cause = NOT_LISTED,
 ) -> NodeInventory:
     """The inventory after one reading. Pure.
 
@@ -251,7 +251,7 @@ class HealthLoop:
             )
         return raw
 
-    def _built(self, raw: Sequence[RawGpu], missing: str = NOT_LISTED) -> NodeInventory:
+    def _built(self, raw: Sequence[RawGpu], missing: Cause = NOT_LISTED) -> NodeInventory:
         built = build(raw, node=self.node, unit=self.unit, previous=self._current, missing=missing)
         built = replace(built, left_out=tuple(self.source.left_out))
         for stage in self.stages:

@@ -16,7 +16,7 @@ import orjson
 import yaml
 
 from deviceplugin import source
-from deviceplugin.causes import Cause, Code
+from deviceplugin.causes import NONE, Cause, Code
 from deviceplugin.source import WITHOUT_INSTANCES, GpuProcess, GpuSourceError, Lists, RawGpu
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName
@@ -94,7 +94,7 @@ class SimulatedSource:
                 memory_bytes=gpu.memory_mib * MIB,
                 numa=gpu.numa,
                 simulated=True,
-                fault=Cause(Code.SIMULATED, f"simulated {kinds[0].value}") if kinds else "",
+                fault=Cause(Code.SIMULATED, f"simulated {kinds[0].value}") if kinds else NONE,
                 mig=gpu.mig,
             )
 

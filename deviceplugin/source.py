@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from deviceplugin.causes import Cause, Code
+from deviceplugin.causes import NONE, Cause, Code
 from gpushare.errors import GpuShareError
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import LeftOut, MigInstance
@@ -18,9 +18,10 @@ WITHOUT_INSTANCES: Final = Cause(
 class GpuSourceError(GpuShareError):
     """The GPUs cannot be read now; the message says why and what to do. Reading is tried again later."""
 
-    def __init__(self, message: str, *, reason: str = "") -> None:
+    def __init__(self, message: str, *, reason: Cause = NONE) -> None:
         super().__init__(message)
-        self.reason = reason or message  # the same in a few words, for the inventory of a node that was read before
+        # The same in a few words, for the inventory of a node that was read before.
+        self.reason = reason or Cause(Code.OTHER, message)
 
 
 class OutdatedLibraryError(GpuSourceError):
@@ -37,7 +38,7 @@ class RawGpu:
     minor: int | None = None  # of its device node, or its GPU's, `/dev/nvidia<minor>`; None if the source does not say
     caps: tuple[int, ...] = ()  # of a MIG instance's device nodes `/dev/nvidia-caps/nvidia-cap<N>`
     simulated: bool = False  # whether it is made up, and has no device node
-    fault: str = ""  # why no new work may be placed on it, in a few words; empty for a healthy GPU
+    fault: Cause = NONE  # why no new work may be placed on it, in a few words; empty for a healthy GPU
     mig: MigInstance | None = None  # set for a part of a GPU, whose `memory_bytes` are the part's
 
 

@@ -121,7 +121,7 @@ class CgroupBackend:
             with suppress(OSError):  # it is empty, and used again
                 probe.rmdir()
 
-    def _proof(self, gpu: Gpu, probe: Path) -> str:
+    def _proof(self, gpu: Gpu, probe: Path) -> Cause:
         if gpu.mig:
             return Cause(Code.MIG, "the driver holds no limits for cgroups on MIG instances")
         try:

@@ -73,7 +73,7 @@ class MpsBackend:
         )
 
 
-def _problem(gpu: Gpu, status: Status) -> str:
+def _problem(gpu: Gpu, status: Status) -> Cause:
     if status.problem:
         return Cause(Code.MPS_SILENT, f"the MPS daemon does not work: {status.problem}")
     if gpu.mig:

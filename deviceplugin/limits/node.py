@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Final, Protocol
 
-from deviceplugin import causes
-from deviceplugin.causes import Cause, Code
+from deviceplugin.causes import NONE, Cause, Code
 from deviceplugin.cdi import ContainerEdits
 from gpushare import names
 from gpushare.errors import GpuShareError
@@ -37,10 +36,11 @@ _NO_EDITS: Final = Cause(
 AUTO: Final = "auto"
 _LONGEST: Final = 200  # of why one back end does not hold, as it is published
 _NOT_ASKED: Final = Cause(Code.NOT_ASKED, "the order of limits of this node leaves it out or puts it later")
+_NO_INSTANCE: Final = Cause(Code.OTHER, "it is not a MIG instance")  # logged, never published: see `_possible`
 _SIMULATED: Final = Cause(Code.SIMULATED, "no driver can be asked: its GPUs are simulated")
 _AUTO: Final = tuple(limit for limit in Limit if limit is not Limit.WATCHDOG)
-PROVEN: Final = ""  # what a back end says of a GPU on which it works
-Proofs = Mapping[GpuUuid, str]  # of one back end: `PROVEN`, or why it does not work on that GPU and what to do
+PROVEN: Final = NONE  # what a back end says of a GPU on which it works
+Proofs = Mapping[GpuUuid, Cause]  # of one back end: `PROVEN`, or why it does not work on that GPU and what to do
 Variables = tuple[tuple[str, str], ...]
 _MPS_USABLE: Final = 0.95  # under MPS, the context of a process counts against its limit: some hundred MiB
 Order = tuple[Limit, ...]  # back ends that may be used, first choice first
@@ -116,7 +116,7 @@ class MigBackend(AdvisoryBackend):
     limit: ClassVar[Limit] = Limit.MIG
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
-        return {gpu.uuid: PROVEN if gpu.mig else "it is not a MIG instance" for gpu in gpus}
+        return {gpu.uuid: PROVEN if gpu.mig else _NO_INSTANCE for gpu in gpus}
 
 
 def reported(start: LimitedStart, gpus: Sequence[Gpu], total_mib: Callable[[Gpu], int]) -> Variables:
@@ -196,12 +196,12 @@ class ChosenLimits:
         reason = f"{NO_LIMIT}: " + "; ".join(f"{limit.value}: {why[gpu.uuid]}" for limit, why in lacks.items())
         return replace(gpu, health=GpuHealth.UNHEALTHY, reason=Cause(Code.NOT_LIMITED, reason), limit=Limit.ADVISORY)
 
-    def _why_not_stronger(self, gpu: Gpu, first: Limit) -> str:
+    def _why_not_stronger(self, gpu: Gpu, first: Limit) -> Cause:
         lacks = {limit: self.proofs.get(limit, {}).get(gpu.uuid) or _NOT_ASKED for limit in _possible(gpu, _AUTO)}
         stronger = list(itertools.takewhile(lambda limit: limit is not first, lacks))
-        asked = [causes.code(lacks[limit]) for limit in stronger if lacks[limit] is not _NOT_ASKED]
+        asked = (lacks[limit].code for limit in stronger if lacks[limit] is not _NOT_ASKED)
         text = "; ".join(f"{limit.value}: {lacks[limit]:.{_LONGEST}}" for limit in stronger)
-        return Cause((*asked, Code.NOT_ASKED)[0], text) if text else ""
+        return Cause(next(asked, _NOT_ASKED.code), text) if text else NONE
 
 
 def _possible(gpu: Gpu, limits: Order) -> Order:

@@ -176,7 +176,7 @@ class ComputeModes:
     nvml: Any
     within: Deadline = field(default_factory=Deadline)
 
-    def exclusive(self, gpus: Sequence[Gpu]) -> Mapping[GpuUuid, str]:
+    def exclusive(self, gpus: Sequence[Gpu]) -> Mapping[GpuUuid, Cause]:
         """Why programs cannot use a GPU side by side without MPS; a silent driver says nothing against it."""
         with suppress(DriverError, self.nvml.NVMLError):
             modes = self.within(lambda: [(gpu, self._mode(gpu)) for gpu in gpus if not gpu.mig])

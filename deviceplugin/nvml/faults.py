@@ -6,7 +6,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
-from deviceplugin.causes import Cause, Code
+from deviceplugin.causes import NONE, Cause, Code
 
 _WHOLE_GPU: Final = 0xFFFFFFFF  # what an event says instead of a GPU instance
 SETTLED_S: Final = 30.0  # the driver may say for a moment after a fault, too, that nothing needs to be done
@@ -65,16 +65,16 @@ class Faults:
     say: Callable[..., None]  # logs a warning once: a name and fields
     watched: set[str] = field(init=False, default_factory=set)  # UUIDs of the GPUs whose events come
     _set: Any = field(init=False, default=None)  # NVML's; None where the driver has no events, as in virtual machines
-    _found: dict[tuple[str, int], tuple[str, float]] = field(init=False, default_factory=dict)
+    _found: dict[tuple[str, int], tuple[Cause, float]] = field(init=False, default_factory=dict)
 
-    def of(self, uuid: str, instance: int | None = None) -> str:
+    def of(self, uuid: str, instance: int | None = None) -> Cause:
         """Why an instance of a GPU is unhealthy, which has its GPU's faults too, or a whole GPU; empty if it is not.
 
         Old drivers name an instance in the events of any GPU: a whole GPU has all of them.
         """
         found = {where: reason for (gpu, where), (reason, _) in self._found.items() if gpu == uuid}
         wanted = (_WHOLE_GPU, *found) if instance is None else (_WHOLE_GPU, instance)
-        return next((found[where] for where in wanted if where in found), "")
+        return next((found[where] for where in wanted if where in found), NONE)
 
     def forget(self, uuid: str | None = None, older_s: float = 0.0, now: float = inf) -> None:
         """What is so old of a GPU, or of all, is over."""

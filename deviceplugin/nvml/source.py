@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.causes import Cause, CauseError, Code, both
+from deviceplugin.causes import NONE, Cause, CauseError, Code, both
 from deviceplugin.nvml.driver import Deadline, SilentDriverError
 from deviceplugin.nvml.faults import SETTLED_S, Faults
 from deviceplugin.source import WITHOUT_INSTANCES, GpuSourceError, OutdatedLibraryError, RawGpu
@@ -176,13 +176,13 @@ class NvmlSource:
         fault = both(self._faults.of(uuid), advice)
         return [replace(gpu, memory_bytes=self._memory_bytes(handle), fault=fault)]
 
-    def _advice(self, handle: Any, uuid: str) -> str:
+    def _advice(self, handle: Any, uuid: str) -> Cause:
         """What the driver wants to be done; if nothing, the GPU's faults are over."""
         action = _recovery_action(self.nvml, handle) if self.recovery_action else None
         if action == 0:
             self._faults.forget(uuid, SETTLED_S, self.clock.monotonic())
         if not action:
-            return ""
+            return NONE
         return Cause(Code.ACTION, f"the driver asks to {_ACTIONS.get(action, f'do {action}')}")
 
     def _instances(self, handle: Any) -> Sequence[tuple[int, Any]]:
@@ -194,7 +194,7 @@ class NvmlSource:
             raise LeftOutError(WITHOUT_INSTANCES)
         return found
 
-    def _instance(self, gpu: RawGpu, advice: str, number: int, handle: Any) -> RawGpu:
+    def _instance(self, gpu: RawGpu, advice: Cause, number: int, handle: Any) -> RawGpu:
         """Args: gpu: of which it is a part. advice: of the driver about that GPU."""
         nvml = self.nvml
         model = nvml.nvmlDeviceGetName(handle)

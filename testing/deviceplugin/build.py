@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from deviceplugin import resources
+from deviceplugin.causes import Cause, Code
 from deviceplugin.decide import StartRequest
 from deviceplugin.handover.choice import HandOverChoice
 from deviceplugin.handover.devices import DeviceHandOver
@@ -77,7 +78,8 @@ def bound_pod(
 
 
 def raw_gpu(index: int = 0, gib: int = 15, *, fault: str = "", uuid: str | None = None) -> RawGpu:
-    return RawGpu(uuid=uuid or f"GPU-{index}", index=index, model="Tesla T4", memory_bytes=gib * 1024**3, fault=fault)
+    why = Cause(Code.XID, fault)
+    return RawGpu(uuid=uuid or f"GPU-{index}", index=index, model="Tesla T4", memory_bytes=gib * 1024**3, fault=why)
 
 
 def simulated_gpus(count: int) -> dict[GpuUuid, RawGpu]:

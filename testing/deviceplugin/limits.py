@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deviceplugin.causes import Cause, Code
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, Proofs
 from gpushare.model.gpu import Gpu, Limit
@@ -31,7 +32,7 @@ class FakeBackend:
 
     def prove(self, gpus: Sequence[Gpu]) -> Proofs:
         self.proofs += 1
-        return {gpu.uuid: self.works(gpu) for gpu in gpus}
+        return {gpu.uuid: Cause(Code.OTHER, self.works(gpu)) for gpu in gpus}
 
     def prepare(self, start: LimitedStart, gpus: Sequence[Gpu]) -> ContainerEdits:
         if self.error:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from deviceplugin import cgroups, pods
-from deviceplugin.causes import Code, code
+from deviceplugin.causes import Cause, Code
 from deviceplugin.decide import Accept
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.node import PROVEN, LimitedStart, LimitError, NodeLimits, OnFailure
@@ -122,7 +122,7 @@ def node(tmp_path: Path, nvml_binding: Any, nvml_stub: Stub, mode: str) -> Itera
 
 def why(node: Node, gpu: int = 0) -> str:
     found = node.backend.prove(node.inventory.gpus)[node.inventory.gpus[gpu].uuid]
-    assert code(found) != Code.OTHER
+    assert found.code != Code.OTHER
     return found
 
 
@@ -153,11 +153,10 @@ def test_mig_instances_are_not_tried_and_without_the_nodes_cgroups_it_says_what_
     tmp_path: Path, node: Node
 ) -> None:
     instance = replace(node.inventory.gpus[0], mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
-    assert node.backend.prove([instance])[instance.uuid] == "the driver holds no limits for cgroups on MIG instances"
-    backend = CgroupBackend(driver=node.driver, mount=tmp_path / "none")
-    assert backend.prove(node.inventory.gpus[:1]) == {
-        node.inventory.gpus[0].uuid: f"{tmp_path}/none has no cgroups; mount the node's there"
-    }
+    found = node.backend.prove([instance])[instance.uuid]
+    assert (found, found.code) == ("the driver holds no limits for cgroups on MIG instances", Code.MIG)
+    [found] = CgroupBackend(driver=node.driver, mount=tmp_path / "none").prove(node.inventory.gpus[:1]).values()
+    assert (found, found.code) == (f"{tmp_path}/none has no cgroups; mount the node's there", Code.NO_CGROUP)
     (node.mount / "kubepods/gpushare-probe").touch()
     assert f"no cgroup can be made in {node.mount}/kubepods (File exists)" in why(node)
     (node.mount / "kubepods/gpushare-probe").unlink()
@@ -427,7 +426,7 @@ def test_a_driver_that_hangs_holds_a_start_up_twice_at_most(node: Node) -> None:
         def set(self, gpu: GpuUuid, cgroup: Path, hard: int) -> None:
             asked.append(hard)
             if len(asked) > 1:
-                raise SilentDriverError("NVIDIA's driver has not answered in 5 s")
+                raise SilentDriverError(Cause(Code.DRIVER_SILENT, "NVIDIA's driver has not answered in 5 s"))
 
     node.backend.driver = Hanging(node.driver.nvml)
     node.refuses(node.start(node.grant(0, 1)), "has not answered in 5 s")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.causes import Code
 from deviceplugin.nvml.driver import ComputeModes, Deadline, MemoryLimits, NvmlProcesses, Sensors
 from deviceplugin.source import GpuProcess
 from gpushare.identity import GpuUuid
@@ -103,10 +104,12 @@ def test_a_mode_that_keeps_programs_out_is_told_with_the_way_out(
     modes, instance = ComputeModes(nvml_binding), replace(whole_gpu, mig=MigInstance(gpu=0, number=0, profile="1g.5gb"))
     for mode, name in ((1, "EXCLUSIVE_THREAD"), (2, "PROHIBITED"), (3, "EXCLUSIVE_PROCESS")):
         nvml_stub.set({"0.mode": mode})
-        assert modes.exclusive([whole_gpu, instance]) == {
+        found = modes.exclusive([whole_gpu, instance])
+        assert found == {
             whole_gpu.uuid: f"its compute mode is {name}, so that without MPS it serves one program at a time or none;"
             " nvidia-smi -i 0 -c DEFAULT lets others in"
         }
+        assert found[whole_gpu.uuid].code == Code.COMPUTE_MODE
 
 
 @pytest.mark.parametrize(

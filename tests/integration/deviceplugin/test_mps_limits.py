@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from deviceplugin import mps, pods
-from deviceplugin.causes import Code, code
+from deviceplugin.causes import Cause, Code
 from deviceplugin.cdi import Mount
 from deviceplugin.limits.mps import MpsBackend
 from deviceplugin.limits.node import PROVEN, LimitError
@@ -55,9 +55,9 @@ class Node:
     def pid(self) -> int:
         return int((self.mps / "pipe/control.pid").read_text(encoding="ascii"))
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Cause]:
         found = list(self.backend.prove(INVENTORY.gpus).values())
-        assert Code.OTHER not in map(code, found)
+        assert Code.OTHER not in [why.code for why in found]
         return found
 
     @contextmanager

@@ -3,12 +3,13 @@
 import logging
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deviceplugin.causes import Code, code
+from deviceplugin.causes import NONE, Code, code
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import Deadline
 from deviceplugin.nvml.source import NvmlSource
@@ -29,14 +30,14 @@ def source(nvml_binding: Any, tmp_path: Path) -> NvmlSource:
     return NvmlSource(nvml=nvml_binding, clock=SystemClock(), pci_devices=tmp_path, mig_minors=minors)
 
 
-def faults(source: NvmlSource) -> list[str]:
+def faults(source: NvmlSource) -> Sequence[str]:
     """Each has a code for metrics."""
     found = [gpu.fault for gpu in source.read()]
     assert Code.OTHER not in map(code, [*found, *(each.reason for each in source.left_out)])
     return found
 
 
-def strikes(source: NvmlSource, nvml_stub: Stub, *xids: int, **how: Any) -> list[str]:
+def strikes(source: NvmlSource, nvml_stub: Stub, *xids: int, **how: Any) -> Sequence[str]:
     """The faults after events of the first GPU, of which the last ends a wait."""
     for xid in xids:
         nvml_stub.happen(0, xid, **how)
@@ -65,6 +66,7 @@ def test_a_driver_that_is_loaded_again_starts_the_gpus_from_scratch(source: Nvml
     with pytest.raises(GpuSourceError, match="Driver Not Loaded") as caught:
         source.read()
     assert caught.value.reason == "the driver does not answer: Driver Not Loaded"
+    assert caught.value.reason.code == Code.DRIVER_SILENT
     nvml_stub.set({"fail.all": None})
     assert faults(source) == [""]
 
@@ -291,6 +293,7 @@ def test_a_gpu_without_memory_of_its_own_is_named_or_has_the_size_that_is_set(
     source = NvmlSource(nvml=nvml_binding, clock=SystemClock())
     assert source.read() == []
     (left,) = source.left_out
+    assert code(left.reason) == Code.MEMORY_UNKNOWN
     assert left.reason == (
         "the driver does not say how much memory it has, as with memory that it shares with the processor; set"
         " --unified-memory to the size that may be shared"
@@ -356,6 +359,7 @@ def test_instances_that_are_made_and_removed_while_the_plugin_runs(source: NvmlS
         first: "the MIG instance no longer exists",
         nvml_stub.keys["0.uuid"]: "the GPU is in MIG mode",
     }
+    assert {code(fault) for fault in faults(source)} == {"", Code.MIG_GONE, Code.MIG_MODE}
 
 
 def test_a_gpu_that_is_gone_when_the_library_is_opened_again_does_not_confuse_the_numbers(
@@ -378,6 +382,7 @@ def test_versions_that_differ_need_a_new_process(
     with pytest.raises(OutdatedLibraryError) as caught:
         source.read()
     assert caught.value.reason == "driver and library have different versions"
+    assert caught.value.reason.code == Code.DRIVER_CHANGED
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_stub.directory))
     assert not driver.works_in_new_process()
     nvml_stub.set({"library": "590.10"})
@@ -402,6 +407,8 @@ def test_a_driver_that_hangs_is_one_that_does_not_answer(
         with pytest.raises(GpuSourceError, match=r"driver has not answered in 0\.05 s") as caught:
             source.read()
         assert caught.value.reason == "the driver does not answer"
+        assert caught.value.reason.code == Code.DRIVER_SILENT
+        assert getattr(caught.value.__cause__, "cause", NONE).code == Code.DRIVER_SILENT
     source.wait(threading.Event(), 5.0)
     source.close()  # comes back
     [thread] = [each for each in threading.enumerate() if each.name == "driver"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from deviceplugin import inventory, resources, server
+from deviceplugin.causes import Cause, Code, code
 from deviceplugin.inventory import Factors, HealthLoop, InventoryFeed, Oversubscription, PostedInventory
 from deviceplugin.resources import MEMORY, PERCENT, WHOLE, Advertisement
 from deviceplugin.source import GpuSourceError, OutdatedLibraryError, RawGpu
@@ -43,6 +44,7 @@ def test_gpus_are_ordered_by_their_number_and_the_unhealthy_ones_have_their_reas
     assert healths(found) == {"GPU-0": "Healthy", "GPU-1": "Unhealthy", "GPU-2": "Unhealthy"}
     assert [gpu.index for gpu in found.gpus] == [0, 1, 2]
     assert [gpu.reason for gpu in found.gpus] == ["", "Xid 79", "the driver does not list it any more"]
+    assert [code(gpu.reason) for gpu in found.gpus] == ["", Code.XID, Code.NOT_LISTED]
 
 
 def test_a_gpu_that_disappears_stays_until_it_comes_back_or_another_one_has_its_number() -> None:
@@ -158,7 +160,7 @@ def test_a_newer_snapshot_is_given_at_once_and_no_one_waits_longer_than_he_wants
 
 Reading = Sequence[RawGpu] | GpuSourceError
 BROKEN = GpuSourceError("no driver")
-OUTDATED = OutdatedLibraryError("other versions", reason="outdated")
+OUTDATED = OutdatedLibraryError("other versions", reason=Cause(Code.DRIVER_CHANGED, "outdated"))
 ONE = (raw_gpu(0),)
 WELL, SICK = ["Healthy"], ["Unhealthy"]
 
@@ -299,6 +301,7 @@ def test_gpus_that_all_disappear_or_cannot_be_read_are_unhealthy_and_have_the_ca
     scene = Scene(ONE, OUTDATED)
     scene.polls(4)
     assert [gpu.reason for gpu in scene.latest.inventory.gpus] == ["outdated"]
+    assert [code(gpu.reason) for gpu in scene.latest.inventory.gpus] == [Code.DRIVER_CHANGED]
 
 
 def test_a_unit_that_does_not_fit_the_gpus_ends_the_loop(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.causes import Code, code
 from deviceplugin.simulated import SimulatedProcesses, SimulatedSource
 from deviceplugin.source import GpuProcess, GpuSourceError
 from gpushare.identity import GpuUuid, NodeName
@@ -26,8 +28,10 @@ def made(path: Path, text: str) -> SimulatedSource:
     return SimulatedSource(path=path, node=NodeName("node-a"), clock=ManualClock())
 
 
-def state(source: SimulatedSource) -> dict[int, str]:
-    return {gpu.index: gpu.fault for gpu in source.read()}
+def state(source: SimulatedSource) -> Mapping[int, str]:
+    found = {gpu.index: gpu.fault for gpu in source.read()}
+    assert {why.code for why in found.values()} <= {"", Code.SIMULATED}
+    return found
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -108,7 +112,7 @@ gpus:
 def test_a_fault_is_one_of_a_gpu_with_all_its_instances_or_of_one_of_them(path: Path) -> None:
     assert state(made(path, MIG)) == {64: "", 65: "", 1: ""}
     without = made(path, "gpus: [{model: A100, memoryMiB: 40960, mig: []}]")
-    assert (without.read(), [gpu.index for gpu in without.left_out]) == ([], [0])
+    assert (without.read(), [(gpu.index, code(gpu.reason)) for gpu in without.left_out]) == ([], [(0, Code.MIG_EMPTY)])
     assert state(made(path, MIG + "faults: [{gpu: 0, kind: ecc}]")) == {64: "simulated ecc", 65: "simulated ecc", 1: ""}
     assert state(made(path, MIG + "faults: [{gpu: 0, instance: 1, kind: xid}]")) == {64: "", 65: "simulated xid", 1: ""}
     assert state(made(path, MIG + "faults: [{gpu: 0, instance: 0, kind: lost}]")) == {65: "", 1: ""}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.causes import Code, code
 from deviceplugin.handover import choice
 from deviceplugin.handover.choice import Chooser, Facts
 from deviceplugin.handover.spec_files import SpecFiles
@@ -291,8 +292,9 @@ def test_a_way_that_is_demanded_and_cannot_work_takes_all_gpus_out_of_use(tmp_pa
     scene.has(OLD, hand_over="cdi")
     scene.look()
     why = scene.chooser.latest().reason
-    assert [(gpu.health.value, gpu.reason) for gpu in scene.chooser.assess(make_inventory(15, 15)).gpus] == [
-        ("Unhealthy", why)
+    gpus = scene.chooser.assess(make_inventory(15, 15)).gpus
+    assert [(gpu.health.value, gpu.reason, code(gpu.reason)) for gpu in gpus] == [
+        ("Unhealthy", why, Code.NOT_HANDED_OVER)
     ] * 2
     scene.api.edit(PATH, lambda node: node["status"]["nodeInfo"].update(containerRuntimeVersion=NEW))
     scene.clock.at += 300.0

@@ -17,11 +17,13 @@ from deviceplugin.limits.node import (
     PROVEN,
     AdvisoryBackend,
     ChosenLimits,
+    LimitBackend,
     LimitedStart,
     LimitError,
     MigBackend,
     NodeLimits,
     OnFailure,
+    Proofs,
     mps_variables,
 )
 from deviceplugin.prestart import limited
@@ -35,6 +37,7 @@ from tests.unit.deviceplugin import golden
 
 INVENTORY = make_inventory(15, 15)
 FIRST, SECOND = GpuUuid("GPU-0"), GpuUuid("GPU-1")
+NO_MIG, NO_DAEMON = Cause(Code.OTHER, "no MIG"), Cause(Code.MPS_SILENT, "no daemon")
 EVERYWHERE: Final = {FIRST: PROVEN, SECOND: PROVEN}
 
 
@@ -55,10 +58,10 @@ def test_an_order_is_read_and_other_words_are_refused() -> None:
 
 
 def test_why_nothing_stronger_holds_is_told() -> None:
-    proofs = {
-        Limit.MIG: {FIRST: "no instance", SECOND: "no instance"},
+    proofs: dict[Limit, Proofs] = {
+        Limit.MIG: {FIRST: NO_MIG, SECOND: NO_MIG},
         Limit.CGROUP: {FIRST: PROVEN, SECOND: Cause(Code.DRIVER_OLD, "old driver" * 50)},
-        Limit.MPS: {FIRST: "no daemon", SECOND: "no daemon"},
+        Limit.MPS: {FIRST: NO_DAEMON, SECOND: NO_DAEMON},
         Limit.HAMI_CORE: EVERYWHERE,
         Limit.ADVISORY: EVERYWHERE,
     }
@@ -75,13 +78,14 @@ def test_why_nothing_stronger_holds_is_told() -> None:
 
 
 def test_a_gpu_on_which_nothing_works_takes_no_containers_and_its_own_fault_is_not_hidden() -> None:
-    proofs = {Limit.MIG: {FIRST: "no MIG"}, Limit.CGROUP: {FIRST: "old driver", SECOND: PROVEN}}
+    old = Cause(Code.DRIVER_OLD, "old driver")
+    proofs = {Limit.MIG: {FIRST: NO_MIG}, Limit.CGROUP: {FIRST: old, SECOND: PROVEN}}
     chosen = ChosenLimits(limits.order("cgroup"), proofs)
     first, second = chosen.shown(INVENTORY).gpus
     assert (first.health, first.limit) == (GpuHealth.UNHEALTHY, Limit.ADVISORY)
     assert (first.reason, code(first.reason)) == ("no limit can be held: cgroup: old driver", Code.NOT_LIMITED)
     assert (second.health, second.limit, second.reason) == (GpuHealth.HEALTHY, Limit.CGROUP, "")
-    mig_only = ChosenLimits(limits.order("mig"), {Limit.MIG: {FIRST: "no MIG", SECOND: "no MIG"}}).shown(INVENTORY)
+    mig_only = ChosenLimits(limits.order("mig"), {Limit.MIG: {FIRST: NO_MIG, SECOND: NO_MIG}}).shown(INVENTORY)
     assert {gpu.health for gpu in mig_only.gpus} == {GpuHealth.UNHEALTHY}
     broken = replace(make_inventory(), gpus=(make_gpu(0, health=GpuHealth.UNHEALTHY),))
     assert chosen.shown(broken) == broken
@@ -252,6 +256,17 @@ def test_what_works_through_mounts_needs_a_way_that_brings_them_into_containers(
     assert edits.env == ((f"BY_{expected.name}_main", "GPU-0"),)
 
 
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [({}, Code.SIMULATED), ({Limit.MPS: FakeBackend(Limit.MPS, needs_edits=True)}, Code.NO_MOUNTS)],
+)
+def test_what_is_not_asked_has_its_own_code(backends: dict[Limit, LimitBackend], expected: Code) -> None:
+    node = Node(wanted="mps,advisory")
+    node.limits.backends = {Limit.ADVISORY: node.advisory, **backends}
+    gpus = node.limits.assess(replace(INVENTORY, hand_over=HandOver.ENVVAR)).gpus
+    assert {code(gpu.limit_reason) for gpu in gpus} == {expected}
+
+
 def test_the_nodes_label_counts_as_soon_as_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     node = Node()
     assert node.shown() == [Limit.CGROUP, Limit.CGROUP]
@@ -355,7 +370,7 @@ def hami_core(tmp_path: Path) -> HamiCoreBackend:
 def test_it_works_where_its_files_are(hami_core: HamiCoreBackend, tmp_path: Path) -> None:
     def why(hami_core: HamiCoreBackend) -> str:
         found = hami_core.prove([make_gpu(0)])[make_gpu(0).uuid]
-        assert code(found) in {PROVEN, Code.LIBRARY}
+        assert found.code in {PROVEN, Code.LIBRARY}
         return found
 
     assert why(hami_core) == PROVEN
