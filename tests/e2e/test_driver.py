@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from deviceplugin.causes import Code
 from gpushare import names
 from gpushare.model.gpu import HandOver, Limit
 from localcluster.python_image import UNUSED_LIBRARIES
@@ -89,7 +90,7 @@ def test_what_is_wrong_with_a_gpu_is_said_wherever_one_looks(system: System, dri
     system.eventually("inspect says so", lambda: why in inspected())
     found = gpushare_json(system, 0, "doctor")["findings"]
     assert [each["problem"] for each in found if each["check"] == "gpu-health" and why in each["problem"]]
-    assert f'reason="{why}"' in disturb.plugin_metrics(system, node)
+    assert 'reason="Xid79"' in disturb.plugin_metrics(system, node)
     driver.set({"0.fail.all": stub.GPU_IS_LOST})  # a reset takes it away
     system.eventually("it is away", lambda: "GPU is lost" in inspected())
     driver.set({"0.fail.all": None})
@@ -146,7 +147,7 @@ def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
 
     driver.set({"limits": None})  # as after a downgrade
     system.eventually("nothing holds them any more", lambda: system.limits(node) == {Limit.ADVISORY})
-    assert f'limit="advisory",node="{node}",reason="cgroup: ' in disturb.plugin_metrics(system, node)
+    assert f'limit="advisory",node="{node}",reason="{Code.DRIVER_OLD}"' in disturb.plugin_metrics(system, node)
     demanding = limited(node, "demanding", 1, 1, **{names.ANNOTATION_LIMIT: names.ENFORCED})
     system.create(namespace, demanding)
     system.wait_told(namespace, "demanding", "needs a GPU with an enforced limit; GPUs of ")
