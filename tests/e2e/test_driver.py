@@ -147,7 +147,7 @@ def test_the_driver_limits_a_pod_on_every_gpu_before_its_container_runs(
 
     driver.set({"limits": None})  # as after a downgrade
     system.eventually("nothing holds them any more", lambda: system.limits(node) == {Limit.ADVISORY})
-    assert f'limit="advisory",node="{node}",reason="{Code.DRIVER_OLD}"' in disturb.plugin_metrics(system, node)
+    assert f'limit="advisory",node="{node}",reason="{Code.NOT_SUPPORTED}"' in disturb.plugin_metrics(system, node)
     demanding = limited(node, "demanding", 1, 1, **{names.ANNOTATION_LIMIT: names.ENFORCED})
     system.create(namespace, demanding)
     system.wait_told(namespace, "demanding", "needs a GPU with an enforced limit; GPUs of ")

@@ -121,7 +121,7 @@ def test_a_container_is_pointed_at_mps_and_does_not_start_without_it(system: Sys
         assert NO_DAEMON in noted
         metrics = disturb.plugin_metrics(system, "node-1").splitlines()
         [shown] = [line for line in metrics if f'UUID="{gpu}",enforced="false"' in line]
-        assert f'limit="advisory",node="node-1",reason="{Code.SIMULATED}"' in shown
+        assert f'limit="advisory",node="node-1",reason="{Code.MPS_SILENT}"' in shown
         system.delete_all(namespace)
 
 
