@@ -164,8 +164,8 @@ def test_a_dashboard_where_users_sign_in_has_a_service_a_certificate_and_no_furt
     ]
     [port] = container["ports"]
     assert port["containerPort"] == options.port
-    for probe in ("startupProbe", "livenessProbe"):
-        assert container[probe]["httpGet"] == {"path": command.HEALTH, "port": port["name"], "scheme": "HTTPS"}
+    assert container["readinessProbe"]["httpGet"] == {"path": command.HEALTH, "port": port["name"], "scheme": "HTTPS"}
+    assert "livenessProbe" not in container, "anyone could use it"
     assert {each["targetPort"] for each in tree.one(found, "Service", name)["spec"]["ports"]} == {port["name"]}
     policy = tree.one(found, "NetworkPolicy", name)["spec"]
     assert policy["ingress"] == [{"ports": [{"port": port["name"], "protocol": "TCP"}]}]

@@ -223,15 +223,23 @@ class Chart:
 
 
 def test_what_the_rules_find_is_what_the_page_declines() -> None:
-    found = {rule: where for rule, where in Chart(objects(**PARTS)).findings().items() if where}
+    charts = [Chart(objects(**{**PARTS, "dashboard": {"enabled": True, "signIn": on}})) for on in (False, True)]
+    both: dict[str, set[str]] = {}
+    for chart in charts:
+        for rule, where in chart.findings().items():
+            both.setdefault(rule, set()).update(where)
+    found = {rule: where for rule, where in both.items() if where}
+    of_all = [Chart.of_workload, Chart.of_any]  # by a rule about pods, or about any object
+    every = [{name for chart in charts for name in of(chart, lambda _: True)} for of in of_all]
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \| [^|]+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     declined = dict(rows)
     assert list(declined) == sorted(found)
     for rule, where in declined.items():
-        if where != "all":
-            assert {*re.findall(r"`([a-z-]+)`", where)} == {name.removeprefix("gpushare-") for name in found[rule]}, (
-                rule
-            )
+        if where == "all":
+            assert found[rule] == every[rule.startswith("required-")], rule
+        else:
+            named = {*re.findall(r"`([a-z-]+)`", where)}
+            assert named == {name.removeprefix("gpushare-") for name in found[rule]}, rule
 
 
 def test_no_rule_is_blind() -> None:
