@@ -30,7 +30,7 @@ class Contexts:
             except OSError as error:
                 if self._current is None:
                     raise
-                logs.event(_LOG, "certificate not loaded", level=logging.WARNING, error=str(error))
+                logs.event(_LOG, "certificate not loaded", level=logging.ERROR, error=str(error))
             assert self._current is not None  # noqa: S101 - _refresh has set it or raised
             return self._current
 

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from gpushare.errors import WireError
 from gpushare.kube import api as kube
@@ -19,16 +19,20 @@ from gpushare.runtime.clock import Clock
 from gpushare.wire import fields
 from gpushare_cli import reading
 
-T = TypeVar("T")
 _TIMEOUT_S: Final = 30.0
 _BEARER: Final = re.compile(r"Bearer ([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 """API servers take what has another form for an anonymous request, and may let that in."""
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_FRESH_S: Final = 60.0
-_REFUSED_S: Final = 5.0
+_FRESH_S: Final = 60.0  # from the first question on
+_FAILED_S: Final = 5.0
 _TOKENS: Final = 1000  # that are remembered, and as many that were refused
-_REVIEW_S: Final = 20.0  # for all questions about one token
-_NAMESPACES: Final = 500  # about which it is asked, where the pods of all may not be listed
+_BEGUN: Final = 64  # reviews that go on at the next try
+_AT_ONCE: Final = 4  # reviews; the other threads are for users whose scope is known
+_REVIEW_S: Final = 25.0  # of one try; proxies wait for 30 or 60
+_NAMESPACES: Final = 500
+"""About which it is asked, each by itself, where the pods of all may not be listed: a SelfSubjectRulesReview is for one
+namespace as well, and incomplete where a webhook authorizes."""
+Answers = dict[tuple[str, str], bool]  # whether a resource of a namespace, empty for all, may be listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,41 +84,63 @@ class Reviews:
         self._lock = threading.Lock()
         self._scopes: dict[bytes, tuple[float, Scope]] = {}
         self._refusals: dict[bytes, tuple[float, kube.KubeError]] = {}
+        self._begun: dict[bytes, tuple[float, Answers]] = {}
+        self._asking: set[bytes] = set()
 
     def scope(self, authorization: str) -> Scope:
         """Of a request with this header. Raises KubeError: it may see nothing, or what it may see is not known."""
         if (token := _BEARER.fullmatch(authorization)) is None:
             raise kube.UnauthorizedError("Sign in with a token of the cluster.")
-        digest, now = hashlib.sha256(token[1].encode()).digest(), self._clock.monotonic()
-        until, scope = self._scopes.get(digest, (now, None))
-        if scope is not None and now < until:
-            return scope
-        until, refusal = self._refusals.get(digest, (now, None))
-        if refusal is not None and now < until:
-            raise type(refusal)(str(refusal))
+        digest = hashlib.sha256(token[1].encode()).digest()
+        with self._lock:
+            now = self._clock.monotonic()
+            until, scope = self._scopes.get(digest, (now, None))
+            if scope is not None and now < until:
+                return scope
+            until, refusal = self._refusals.get(digest, (now, None))
+            if refusal is not None and now < until:
+                raise type(refusal)(str(refusal))
+            if digest in self._asking or len(self._asking) >= _AT_ONCE:
+                raise kube.TooManyRequestsError("Others, or another page of yours, are signing in; try again.")
+            self._asking.add(digest)
+            until, answers = self._begun.pop(digest, (now, {}))
+        if until <= now:
+            until, answers = now + _FRESH_S, {}
         try:
-            scope = self._review(self._api_of(token[1]))
+            scope = self._review(self._api_of(token[1]), answers, min(until, now + _REVIEW_S))
+            self._keep(self._scopes, digest, until, scope)
         except kube.KubeError as error:
-            said = "The API server does not accept this token; it may have expired."
-            told = type(error)(said if isinstance(error, kube.UnauthorizedError) else str(error))
-            self._keep(self._refusals, digest, told, _REFUSED_S)
+            told = _told(error)
+            lasts = isinstance(error, kube.ForbiddenError)
+            self._keep(self._refusals, digest, until if lasts else self._clock.monotonic() + _FAILED_S, told)
+            if answers and not lasts:
+                self._keep(self._begun, digest, until, answers, _BEGUN)
             raise type(told)(str(told)) from error  # what is kept must not hold frames, which have the token
-        self._keep(self._scopes, digest, scope, _FRESH_S)
+        finally:
+            with self._lock:
+                self._asking.discard(digest)
         return scope
 
-    def _keep(self, kept: dict[bytes, tuple[float, T]], digest: bytes, value: T, for_s: float) -> None:
+    def _keep(self, kept: dict[bytes, Any], digest: bytes, until: float, value: object, most: int = 0) -> None:
         with self._lock:
+            now = self._clock.monotonic()
+            for each in (self._scopes, self._refusals, self._begun):
+                for old in [old for old, (end, _) in each.items() if end <= now]:
+                    del each[old]
             kept.pop(digest, None)
-            kept[digest] = self._clock.monotonic() + for_s, value
-            if len(kept) > _TOKENS:
+            kept[digest] = until, value
+            if len(kept) > (most or _TOKENS):
                 del kept[next(iter(kept))]
 
-    def _review(self, api: KubeApi) -> Scope:
-        until = self._clock.monotonic() + _REVIEW_S
-
+    def _review(self, api: KubeApi, answers: Answers, until: float) -> Scope:
         def may_list(resource: str, namespace: str = "") -> bool:
+            if (resource, namespace) not in answers:
+                answers[resource, namespace] = ask(resource, namespace)
+            return answers[resource, namespace]
+
+        def ask(resource: str, namespace: str) -> bool:
             if self._clock.monotonic() >= until:
-                raise kube.UnreachableError("the API server answers too slowly what you may list; try again")
+                raise kube.UnreachableError("the API server answers too slowly; try again")
             attributes = {"verb": "list", "resource": resource, "namespace": namespace}
             body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
             answer = api.create(_REVIEWS, {**body, "spec": {"resourceAttributes": attributes}})
@@ -132,6 +158,13 @@ class Reviews:
         if not nodes and not (pods is None or pods):
             raise kube.ForbiddenError("You may list neither nodes nor the pods of a namespace that has pods with GPUs.")
         return Scope(nodes=nodes, namespaces=pods, events=None if events == pods else events)
+
+
+def _told(error: kube.KubeError) -> kube.KubeError:
+    if isinstance(error, kube.UnauthorizedError):
+        return kube.UnauthorizedError("The API server does not accept this token; it may have expired.")
+    known = isinstance(error, kube.ForbiddenError)
+    return type(error)(str(error) if known else f"It is not known what you may list: {error}")
 
 
 def path_of(namespace: str, resource: str) -> str:

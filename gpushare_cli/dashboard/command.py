@@ -39,7 +39,7 @@ from gpushare_cli.arguments import Call, Command, argument, switch, told_to_end
 from gpushare_cli.console import OK, Streams
 from gpushare_cli.dashboard import access
 from gpushare_cli.dashboard.access import Reviews, Scope
-from gpushare_cli.dashboard.picture import Live, Parts
+from gpushare_cli.dashboard.picture import Live, ScopedPictures
 from gpushare_cli.dashboard.watching import Watched
 from gpushare_cli.reading import Settings
 
@@ -96,7 +96,7 @@ class Scoped:
 class Options(Scoped):
     port: int = arguments.number(
         "--port",
-        "of the loopback address, 0 for any that is free (default: %(default)s)",
+        "to listen on, 0 for any that is free (default: %(default)s)",
         default=PORT,
         metavar="NUMBER",
         least=0,
@@ -140,12 +140,13 @@ def run(
     """
     stop = threading.Event()
     key = "" if options.no_key or api_of else secrets.token_urlsafe(24)
-    site, contexts = Site(assets=assets(), key=key, page=live.page), None
+    site, contexts = Site(assets=assets(), picture=keyed(key, live.page)), None
     if api_of is not None:
-        parts, reviews = Parts(live), Reviews(api_of, live.namespaces, clock)
-        parts.start(stop)
+        pictures = ScopedPictures(live)
+        pictures.start(stop)
+        signed = signed_in(Reviews(api_of, live.namespaces, clock), pictures)
         hosts = frozenset(map(str.lower, options.host or ()))
-        site = replace(site, hosts=hosts, page_of=lambda header: parts.page(reviews.scope(header)))
+        site = replace(site, picture=signed, hosts=hosts, misdirected=_UNKNOWN)
     if options.cert_dir:
         folder = Path(options.cert_dir)
         contexts = Contexts(files=lambda: (folder / "tls.crt", folder / "tls.key"))
@@ -162,7 +163,8 @@ def run(
         streams.note(live.scope.words, *live.notes)
         streams.out.write(f"{address}\n")
         streams.out.flush()
-        streams.progress("Open this address on this machine; Ctrl-C ends it.")
+        where = "It listens on every address" if contexts else "Open this address on this machine"
+        streams.progress(f"{where}; Ctrl-C ends it.")
         if options.browser and not opened.enter_context(showing(address)):
             streams.note("no browser was found on this machine")
         told = ""
@@ -208,11 +210,10 @@ def of_cluster(api: KubeApi, options: Scoped, own: Callable[[], str], clock: Clo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     assets: Mapping[str, Response]  # files of the page by path; the page itself is `/`
-    key: str  # that the address has; empty if anyone who reaches the loopback address may look
-    page: Callable[[], tuple[str, bytes]]  # the picture of the moment: its entity tag and lines of JSON
-    page_of: Callable[[str], tuple[str, bytes]] | None = None
-    """Instead, where users sign in: the same for a request with this header `Authorization`. May raise a KubeError."""
+    picture: Callable[[Request], tuple[str, bytes]]
+    """Of the moment, for who asks so: its entity tag and lines of JSON. Raises KubeError: there is none for him."""
     hosts: frozenset[str] = frozenset()  # names that are answered beside those of the loopback address
+    misdirected: str = _MISDIRECTED  # what is said of other names
 
     def respond(self, request: Request) -> Response:
         response = self._respond(request)
@@ -223,7 +224,7 @@ class Site:
         if len(path) > _LONGEST or not path.startswith("/"):
             return _no(HTTPStatus.BAD_REQUEST, "not a path")
         if path != HEALTH and not is_local(request.header("Host"), self.hosts):
-            return _no(HTTPStatus.MISDIRECTED_REQUEST, _MISDIRECTED if self.page_of is None else _UNKNOWN)
+            return _no(HTTPStatus.MISDIRECTED_REQUEST, self.misdirected)
         if request.method not in {"GET", "HEAD"}:
             return _no(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
         if path != "/" and request.header("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
@@ -233,21 +234,32 @@ class Site:
         return self._picture(request)
 
     def _picture(self, request: Request) -> Response:
-        if self.key and not hmac.compare_digest(request.header(KEY).encode(), self.key.encode()):
-            return _no(
-                HTTPStatus.FORBIDDEN, "Refused. Open the address that gpushare dashboard has printed: it has a key."
-            )
         try:
-            tag, body = self.page_of(request.header("Authorization")) if self.page_of else self.page()
+            tag, body = self.picture(request)
         except kube.UnauthorizedError as error:
             return _no(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
         except kube.ForbiddenError as error:
             return _no(HTTPStatus.FORBIDDEN, str(error))
         except kube.KubeError as error:
-            return _no(HTTPStatus.SERVICE_UNAVAILABLE, f"It is not known what you may see: {error}")
+            return _no(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if request.header("If-None-Match") == tag:
             return Response(HTTPStatus.NOT_MODIFIED, b"", pages.TEXT, headers={"ETag": tag})
         return Response(HTTPStatus.OK, body, "application/x-ndjson", headers={"ETag": tag})
+
+
+def keyed(key: str, page: Callable[[], tuple[str, bytes]]) -> Callable[[Request], tuple[str, bytes]]:
+    """One picture for all who have the key, or for anyone if it is empty."""
+
+    def picture(request: Request) -> tuple[str, bytes]:
+        if key and not hmac.compare_digest(request.header(KEY).encode(), key.encode()):
+            raise kube.ForbiddenError("Refused. Open the address that gpushare dashboard has printed: it has a key.")
+        return page()
+
+    return picture
+
+
+def signed_in(reviews: Reviews, pictures: ScopedPictures) -> Callable[[Request], tuple[str, bytes]]:
+    return lambda request: pictures.page(reviews.scope(request.header("Authorization")))
 
 
 def is_local(host: str, names_too: Collection[str] = ()) -> bool:
@@ -332,13 +344,13 @@ def showing(address: str) -> Iterator[bool]:
 
 def _run(call: Call) -> int:
     options = call.options(Options)
-    if options.sign_in and options.demo:
-        raise SettingsError("--sign-in has no meaning with --demo, which has no users; leave one of them out")
-    live = of_call(call, options)
-    if options.sign_in and live.scope != Scope():
-        raise SettingsError("--sign-in: it must be allowed to list nodes and the pods of all namespaces, without -n")
+    if options.sign_in and (options.demo or options.namespace):
+        raise SettingsError("--sign-in shows to users of a cluster what each may list: leave --demo and -n out")
     if (options.cert_dir or options.host) and not options.sign_in:
         raise SettingsError("--cert-dir and --host: they need --sign-in")
+    live = of_call(call, options)
+    if options.sign_in and live.scope != Scope():
+        raise SettingsError("--sign-in: it must be allowed to list nodes and the pods of all namespaces")
     with told_to_end() as ended:
         return run(live, call.streams, options, call.clock, ended, call.api_of() if options.sign_in else None)
 
@@ -354,8 +366,8 @@ COMMAND: Final = Command(
             "gpushare dashboard -n ml -n web --port 0 --browser",
         ),
     ),
-    description="Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser. It"
-    " reads the cluster with your rights, changes nothing, and needs nothing in the cluster.",
+    description="Serve a page that shows the GPUs, who holds them, and what waits, to this machine's own browser, or"
+    " with --sign-in to users of the cluster. It reads the cluster with your rights, and changes nothing.",
     options=Options,
     run=_run,
 )

@@ -36,8 +36,8 @@ _ASKED_PER_S: Final = 20  # device plugins, through the API server: use is read 
 _LOOKS_S: Final = 90.0  # then it is no longer looked at; browsers let a page in the background ask once a minute
 _ROWS: Final = 200  # of pods that wait: a job can make thousands, and all are sent and drawn at every change
 _REST: Final = 5  # why pods wait is computed for no more than one part in so many of the time
-_PARTS: Final = 64
-_PARTS_SIZE: Final = 200_000  # in all: some 120 MB
+_SCOPED: Final = 64
+_SCOPED_SIZE: Final = 200_000  # in all: some 70 MB
 _HIDDEN: Final = re.compile(f"[{console.HIDDEN}]")  # a tenant could write these to make text look like other text
 
 
@@ -96,7 +96,7 @@ class Live:
         self._ended: dict[str, Happening] = {}
         self._run: Final = secrets.token_urlsafe(6)  # an earlier process has pictures of the same versions
 
-    def part(self, scope: Scope) -> "Live":
+    def scoped_to(self, scope: Scope) -> "Live":
         """A picture of less, which is not to be started, but to be ticked: what is used is not asked for again."""
 
         def known(nodes: Collection[NodeName]) -> Mapping[NodeName, NodeUse]:
@@ -272,7 +272,7 @@ class Live:
         self._use_read = True
 
 
-class Parts:
+class ScopedPictures:
     """Pictures for users who may see less than the whole. Safe for threads."""
 
     def __init__(self, whole: Live) -> None:
@@ -309,8 +309,10 @@ class Parts:
             return found
         with self._lock:
             if scope not in self._lives:
-                if len(self._lives) >= _PARTS or sum(live.size for live in self._lives.values()) >= _PARTS_SIZE:
-                    raise kube.TooManyRequestsError("too many users with other rights look; try again in a minute")
-                self._lives[scope] = made = self._whole.part(scope)
-                made.tick()
+                sizes = [(live if live.picture else self._whole).size for live in self._lives.values()]
+                if len(sizes) >= _SCOPED or sum(sizes) >= _SCOPED_SIZE:
+                    raise kube.TooManyRequestsError("Too many users with other rights look; try again in a minute.")
+                made = self._whole.scoped_to(scope)
+                made.look()
+                self._lives[scope] = made  # from here on `tick` draws it
             return self._lives[scope]

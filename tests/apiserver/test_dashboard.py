@@ -11,7 +11,7 @@ from gpushare.runtime.clock import SystemClock
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.access import Reviews, Scope
 from gpushare_cli.dashboard.command import Options
-from gpushare_cli.dashboard.picture import Parts
+from gpushare_cli.dashboard.picture import ScopedPictures
 from localcluster.provision import Version
 from testing import skips
 from tests.apiserver.server import Server, pod
@@ -39,7 +39,7 @@ def test_each_token_shows_what_its_account_may_list(server: Server, namespace: s
         stop, clock = threading.Event(), SystemClock()
         live.start(stop)
         server.eventually("the cluster is read", lambda: live.picture)
-        reviews, parts = Reviews(client.connect_as(config), live.namespaces, clock), Parts(live)
+        reviews, pictures = Reviews(client.connect_as(config), live.namespaces, clock), ScopedPictures(live)
         tokens = {}
         for account, role in (("viewer", "view"), ("admin", "cluster-admin"), ("none", "")):
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
@@ -63,7 +63,11 @@ def test_each_token_shows_what_its_account_may_list(server: Server, namespace: s
         server.eventually("RBAC has the viewer", lambda: scope("viewer") == own)
         server.eventually("RBAC has the admin", lambda: scope("admin") == Scope())
         assert scope("none") is None
-        pages = {account: parts.page(reviews.scope(f"Bearer {tokens[account]}"))[1] for account in ("viewer", "admin")}
+        scopes = {account: reviews.scope(f"Bearer {tokens[account]}") for account in ("viewer", "admin")}
+        for found in scopes.values():
+            pictures.page(found)
+        pictures.tick()
+        pages = {account: pictures.page(found)[1] for account, found in scopes.items()}
         names = {each: f"pod-of-{each}".encode() for each in (namespace, other)}
         assert [name in pages["admin"] for name in names.values()] == [True, True]
         assert [name in pages["viewer"] for name in names.values()] == [True, False]

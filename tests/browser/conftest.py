@@ -71,7 +71,8 @@ def page(browser: Browser, dashboard: Callable[..., Dashboard]) -> Iterator[Page
 @contextlib.contextmanager
 def serving(live: Live, port: int = 0, **site: Any) -> Iterator[Dashboard]:
     """Serve a picture."""
-    with command.serving(port, Site(assets=command.assets(), **{"key": KEY, "page": live.page, **site})) as found:
+    given = {"picture": command.keyed(KEY, live.page), **site}
+    with command.serving(port, Site(assets=command.assets(), **given)) as found:
         yield Dashboard(live, found)
 
 

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from gpushare.kube.api import UnauthorizedError
 from gpushare.runtime.clock import SystemClock
 from gpushare_cli import demo
-from gpushare_cli.dashboard import picture as picture_of
+from gpushare_cli.dashboard import command, picture as picture_of
 from gpushare_cli.dashboard.access import Reviews
 from testing import clusters
 from testing.builders import make_inventory, make_node
@@ -334,10 +334,13 @@ def guarded(dashboard: Begin) -> Iterator[Dashboard]:
         allowed = lambda _path, body: {"status": {"allowed": body["spec"]["resourceAttributes"] == of}}  # noqa: E731
         return SimpleNamespace(create=allowed)
 
-    reviews, parts = Reviews(api_of, live.namespaces, SystemClock()), picture_of.Parts(live)
+    reviews, pictures = Reviews(api_of, live.namespaces, SystemClock()), picture_of.ScopedPictures(live)
     live.asked.wait()
-    with serving(live, key="", page_of=lambda header: parts.page(reviews.scope(header))) as served:
+    stop = threading.Event()
+    pictures.start(stop)
+    with serving(live, picture=command.signed_in(reviews, pictures)) as served:
         yield served
+    stop.set()
 
 
 def test_a_user_signs_in_with_a_token_that_this_tab_alone_keeps(page: Page, guarded: Dashboard) -> None:

@@ -380,7 +380,7 @@ def test_users_sign_in_over_tls_with_tokens_that_are_sent_to_the_api_server_alon
         def do_POST(self) -> None:
             review = self._body()
             tokens.append(self.headers["Authorization"])
-            if tokens[-1] != "Bearer good":
+            if tokens[-1] != "Bearer good-one":
                 self.send(401, b"{}")
                 return
             asked = review["spec"]["resourceAttributes"]
@@ -397,23 +397,41 @@ def test_users_sign_in_over_tls_with_tokens_that_are_sent_to_the_api_server_alon
             assert pool.request("GET", "/healthz", headers={"Host": "10.0.0.1:8127"}).status == 200
             assert pool.request("GET", PICTURE).status == 401
             assert tokens == []
-            assert pool.request("GET", PICTURE, headers={"Authorization": "Bearer bad"}).status == 401
-            while (found := pool.request("GET", PICTURE, headers={"Authorization": "Bearer good"})).status != 200:
-                assert found.status == 503  # until the cluster is read
+            assert pool.request("GET", PICTURE, headers={"Authorization": "Bearer bad-one"}).status == 401
+            good = {"Authorization": "Bearer good-one"}
+            while not (found := pool.request("GET", PICTURE, headers=good)).data or found.status != 200:
+                assert found.status in {200, 503}  # until the cluster is read, and then drawn
                 time.sleep(0.1)
+        (tmp_path / "tls.crt").write_bytes(b"cut off")
+        with HTTPSConnectionPool("localhost", address.port, ca_certs=str(tmp_path / "ca.crt")) as pool:
+            assert pool.request("GET", "/healthz").status == 200, "by the former certificate"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert "certificate not loaded" in err
     assert b"train-resnet" in found.data
     assert b"embed-api" not in found.data
-    assert set(tokens) == {"Bearer bad", "Bearer good"}
+    assert set(tokens) == {"Bearer bad-one", "Bearer good-one"}
+    assert "Open this address on this machine" not in err
+    assert [word for word in ("bad-one", "good-one") if word in out + err] == []
 
 
 def test_what_is_shown_to_users_who_sign_in_is_not_limited_by_the_rights_of_the_dashboard(
     api: FakeKube, tmp_path: Path
 ) -> None:
     """Else they would see less than they may, and not be told."""
-    for wrong, word in ((["--sign-in", f"-n={OWN}"], "--sign-in"), (["--host=x"], "--host")):
-        with kube_http.serving(api) as url, started(url, tmp_path, "dashboard", *wrong) as process:
-            _, err = process.communicate()
-        assert (process.returncode, word in err) == (2, True), err
+    clusters.forbid(api, lambda path: path == "/api/v1/nodes")
+    with kube_http.serving(api) as url, started(url, tmp_path, "dashboard", "--sign-in") as process:
+        _, err = process.communicate()
+    assert (process.returncode, "must be allowed to list nodes" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("wrong", ["--sign-in -n=a", "--sign-in --demo", "--host=x", "--cert-dir=x"])
+def test_arguments_that_have_no_meaning_together_are_told_before_the_cluster_is_asked(
+    wrong: str, tmp_path: Path
+) -> None:
+    with started(f"http://{command.LOOPBACK}:1", tmp_path, "dashboard", *wrong.split()) as process:
+        _, err = process.communicate()
+    assert (process.returncode, "--sign-in" in err) == (2, True), err
 
 
 @pytest.fixture

@@ -21,11 +21,12 @@ from gpushare.runtime.pages import Request, Response
 from gpushare_cli.dashboard import access, command, picture
 from gpushare_cli.dashboard.access import Reviews
 from gpushare_cli.dashboard.command import Options, Site
-from gpushare_cli.dashboard.picture import Live, Parts
+from gpushare_cli.dashboard.picture import Live, ScopedPictures
 from testing import clusters
 from testing.clock import ManualClock
 from testing.fakes.kube import FakeKube
 
+OWN = "research"
 NOW = datetime.now(UTC) + timedelta(minutes=2)
 ALL = {"nodes", "pods", "events"}
 ONE = {"nodes", "pods research", "events research"}
@@ -75,7 +76,7 @@ class World:
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.parts, self.reviews = Parts(self.live), Reviews(self.api_of, self.live.namespaces, self.clock)
+        self.pictures, self.reviews = ScopedPictures(self.live), Reviews(self.api_of, self.live.namespaces, self.clock)
 
     def api_of(self, token: str) -> KubeApi:
         self.asked.append(token)
@@ -85,10 +86,14 @@ class World:
         return cast("KubeApi", AsUser(self.api, found))
 
     def page(self, token: str) -> bytes:
-        return self.parts.page(self.reviews.scope(f"Bearer {token}"))[1]
+        """As soon as it is drawn."""
+        scope = self.reviews.scope(f"Bearer {token}")
+        if not self.pictures.page(scope)[1]:
+            self.pictures.tick()
+        return self.pictures.page(scope)[1]
 
     def draw(self) -> None:
-        for live in (self.live, self.parts):
+        for live in (self.live, self.pictures):
             live.tick()
 
 
@@ -197,15 +202,24 @@ def test_that_the_last_pod_of_a_namespace_was_deleted_is_told_longer_than_rights
 
 
 def test_the_api_server_is_asked_once_a_minute_and_about_refused_tokens_a_little_later(world: World) -> None:
+    world.users["nothing"] = set()
+    refused: dict[str, type[kube.KubeError]] = {"none": kube.UnauthorizedError, "nothing": kube.ForbiddenError}
     for _ in range(3):
         world.page("one")
-        with pytest.raises(kube.UnauthorizedError, match="does not accept this token"):
-            world.page("none")
-    assert world.asked == ["one", "none"]
+        for token, error in refused.items():
+            with pytest.raises(error, match=r"does not accept this token|You may list neither"):
+                world.page(token)
+    assert world.asked == ["one", "none", "nothing"]
     world.clock.at += 5
-    world.users["none"] = ONE
+    world.users |= dict.fromkeys(refused, ONE)
     assert world.page("none") == world.page("one")
-    assert world.asked == ["one", "none", "none"]
+    world.clock.at += 54
+    with pytest.raises(kube.ForbiddenError):
+        world.page("nothing")
+    world.clock.at += 1
+    assert world.page("nothing") == world.page("one")
+    assert world.asked == ["one", "none", "nothing", "none", "nothing", "one"]
+    assert len(world.reviews._refusals) == 0, "what is older is not remembered"
 
 
 def test_without_the_api_server_nothing_is_shown_to_new_users(world: World) -> None:
@@ -218,6 +232,16 @@ def test_without_the_api_server_nothing_is_shown_to_new_users(world: World) -> N
             world.page(token)
 
 
+def test_few_reviews_that_have_begun_are_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_BEGUN", 2)
+    monkeypatch.setattr(AsUser, "create", Mock(side_effect=[{"status": {"allowed": True}}, {"status": 1}] * 4))
+    world.users |= {f"t{i}": ONE for i in range(4)}
+    for token in sorted(world.users.keys() - RIGHTS.keys()):
+        with pytest.raises(kube.ServerFaultError, match="It is not known what you may list"):
+            world.page(token)
+    assert len(world.reviews._begun) == 2
+
+
 @pytest.mark.parametrize("answer", [{}, {"status": {"allowed": "true"}}, {"status": 1}])
 def test_an_odd_answer_allows_nothing(answer: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AsUser, "create", lambda *_: answer)
@@ -225,16 +249,60 @@ def test_an_odd_answer_allows_nothing(answer: Any, world: World, monkeypatch: py
         world.page("all")
 
 
-def test_questions_that_take_too_long_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = AsUser.create
+@pytest.mark.parametrize(("each_s", "pause_s", "tries"), [(0.045, 5, 1), (0.08, 5, 2), (0.08, 20, 0), (1, 5, 0)])
+def test_of_many_namespaces_slow_answers_are_kept_for_the_next_try_and_none_longer_than_a_minute(
+    each_s: float, pause_s: int, tries: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked = AsUser.create, list[str]()
+    reviews = Reviews(world.api_of, lambda: [f"n{i:03d}" for i in range(499)] + [OWN], world.clock)
 
     def slow(user: AsUser, path: str, body: Any) -> Any:
-        world.clock.at += 5
+        world.clock.at += each_s
+        asked.append(str(body))
         return ask(user, path, body)
 
     monkeypatch.setattr(AsUser, "create", slow)
-    with pytest.raises(kube.UnreachableError, match="too slowly"):
-        world.page("one")
+    began, found = world.clock.at, None
+    for number in range(1, 9):
+        if number == tries:
+            found = reviews.scope("Bearer one")
+            assert len(asked) == len({*asked})
+            break
+        with pytest.raises(kube.UnreachableError, match="too slowly"):
+            reviews.scope("Bearer one")
+        world.clock.at += pause_s
+    assert (found is not None) == (tries > 0)
+    assert found is None or found.namespaces == (OWN,)
+    assert found is None or reviews._scopes.popitem()[1][0] == began + 60, "since the first question"
+    assert tries or len(asked) > len({*asked}), "old answers count no more"
+
+
+def test_a_few_reviews_at_the_same_time_and_one_of_a_token_keep_no_one_waiting(world: World) -> None:
+    world.page("all")
+    go, reviewing, api_of = threading.Event(), threading.Semaphore(0), world.api_of
+
+    def waits(token: str) -> KubeApi:
+        reviewing.release()
+        go.wait()
+        return api_of(token)
+
+    world.reviews._api_of = waits
+    world.users |= {f"t{i}": ONE for i in range(4)}
+    scopes: list[access.Scope] = []
+    threads = [
+        threading.Thread(target=lambda i=i: scopes.append(world.reviews.scope(f"Bearer t{i}"))) for i in range(4)
+    ]
+    for number, thread in enumerate(threads):
+        thread.start()
+        reviewing.acquire()
+        for token in ("t0", *(["two"] if number == 3 else [])):
+            with pytest.raises(kube.TooManyRequestsError, match="try again"):
+                world.page(token)
+        assert world.page("all")
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert scopes == [world.reviews.scope("Bearer one")] * 4
 
 
 def test_until_the_cluster_is_read_no_user_is_taken_for_one_without_namespaces(world: World) -> None:
@@ -246,15 +314,15 @@ def test_until_the_cluster_is_read_no_user_is_taken_for_one_without_namespaces(w
 
 def test_many_tokens_and_many_rights_take_memory_with_a_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "_TOKENS", 20)
-    monkeypatch.setattr(picture, "_PARTS", 2)
+    monkeypatch.setattr(picture, "_SCOPED", 2)
     world.users |= {f"t{i}": ONE for i in range(1000)}
     for i in range(1000):
         world.page(f"t{i}")
         with pytest.raises(kube.UnauthorizedError):
             world.page(f"x{i}")
-    assert (len(world.reviews._scopes), len(world.reviews._refusals), len(world.parts._lives)) == (20, 20, 1)
+    assert (len(world.reviews._scopes), len(world.reviews._refusals), len(world.pictures._lives)) == (20, 20, 1)
     world.page("two")
-    with pytest.raises(kube.TooManyRequestsError, match="too many users"):
+    with pytest.raises(kube.TooManyRequestsError, match="Too many users"):
         world.page("pods")
     monkeypatch.setattr(picture, "_LOOKS_S", 0.0)
     world.draw()
@@ -262,23 +330,40 @@ def test_many_tokens_and_many_rights_take_memory_with_a_bound(world: World, monk
     world.page("pods")
     assert len(world.live.watched._told) == 2, "what is dropped is not told of changes"
     with monkeypatch.context() as small:
-        small.setattr(picture, "_PARTS_SIZE", 1)
-        with pytest.raises(kube.TooManyRequestsError):
-            world.page("one")
+        small.setattr(picture, "_SCOPED_SIZE", 1)
+        for token in ("two", "one"):  # drawn or not
+            with pytest.raises(kube.TooManyRequestsError):
+                world.page("one")
+            world.pictures._lives.clear()
+            world.pictures.page(world.reviews.scope(f"Bearer {token}"))
+    world.draw()
     monkeypatch.setattr(access, "_NAMESPACES", 2)  # of three
     world.clock.at += 60
     assert b"embed-api" not in world.page("two")
 
 
-def test_a_part_that_fails_is_made_again_and_the_others_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_waits_for_anothers_first_picture_and_one_that_was_just_asked_for_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes = [world.reviews.scope(f"Bearer {token}") for token in ("one", "two")]
+    assert [world.pictures.page(scope)[1] for scope in scopes] == [b"", b""]
+    world.pictures.tick()
+    assert all(b"train-resnet" in world.pictures.page(scope)[1] for scope in scopes)
+    page, third = Live.page, world.reviews.scope("Bearer pods")
+    monkeypatch.setattr(Live, "page", lambda live: (world.pictures.tick(), page(live))[1])
+    world.pictures.page(third)
+    assert {*world.pictures._lives} == {*scopes, third}
+
+
+def test_a_picture_that_fails_is_made_again_and_the_others_go_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for token in ("one", "two"):
         world.page(token)
-    [first, second] = world.parts._lives.values()
+    [first, second] = world.pictures._lives.values()
     monkeypatch.setattr(first, "tick", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        world.parts.tick()
-    world.parts.tick()
-    assert list(world.parts._lives.values()) == [second]
+        world.pictures.tick()
+    world.pictures.tick()
+    assert list(world.pictures._lives.values()) == [second]
     assert b"train-resnet" in world.page("one")
 
 
@@ -306,13 +391,8 @@ def test_a_users_token_is_sent_without_the_dashboards_own_certificate(monkeypatc
 
 
 def ask(world: World, path: str = "/picture", **headers: str) -> Response:
-    site = Site(
-        assets=command.assets(),
-        key="",
-        page=world.live.page,
-        page_of=lambda header: world.parts.page(world.reviews.scope(header)),
-        hosts=frozenset({"gpus.example"}),
-    )
+    picture = command.signed_in(world.reviews, world.pictures)
+    site = Site(assets=command.assets(), picture=picture, hosts=frozenset({"gpus.example"}))
     environ = {f"HTTP_{name.upper()}": value for name, value in {"host": "GPUs.example:443", **headers}.items()}
     return site.respond(Request(method="GET", path=path, length=0, body=io.BytesIO(), received=0.0, environ=environ))
 
@@ -325,8 +405,10 @@ def test_every_answer_says_what_is_wrong(world: World) -> None:
     for token, status in {"none": 401, "nothing": 403, "down": 503}.items():
         answer = ask(world, authorization=f"Bearer {token}", x_forwarded_user="admin", impersonate_user="admin")
         assert (answer.status, b"train" in answer.body) == (status, False)
+        assert answer.body.startswith(b"It is not known what you may list: down") == (token == "down")
     assert ask(world, x_forwarded_user="admin").headers["WWW-Authenticate"] == "Bearer"
     assert ask(world, authorization="bearer one", sec_fetch_site="cross-site").status == HTTPStatus.FORBIDDEN
+    world.page("one")
     one, everything = (ask(world, authorization=f"Bearer {token}") for token in ("one", "all"))
     assert one.status == everything.status == HTTPStatus.OK
     tag = everything.headers["ETag"]

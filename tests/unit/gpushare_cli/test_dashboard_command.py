@@ -234,7 +234,7 @@ def test_characters_that_hide_are_shown_beside_numbers_that_only_a_forged_pod_ha
     assert (sent["totals"]["granted_mib"], sent["notes"]) == (mib, ["a\\u202eb\\u009bc\u00ad\u00e9"])
 
 
-SITE = Site(assets={"/": Response(200, b"page", "text/html")}, key="secret", page=lambda: ('"run.7"', b"lines"))
+SITE = Site(assets={"/": Response(200, b"page", "text/html")}, picture=lambda _: ("", b""))
 PICTURE = "/picture"
 KEYED = {"gpushare-key": "secret"}
 OK, FORBIDDEN, MISDIRECTED = HTTPStatus.OK, HTTPStatus.FORBIDDEN, HTTPStatus.MISDIRECTED_REQUEST
@@ -243,11 +243,11 @@ OTHERS = "evil.example evil.example:8127 127.0.0.1.evil.example localhost.evil.e
 ODD = "[::]:8127 2130706433 127.0.0.1:8127@evil.example localhost:8127:1 user@localhost [::1"
 
 
-def ask(path: str = "/", method: str = "GET", *, key: str = SITE.key, **headers: str) -> Response:
+def ask(path: str = "/", method: str = "GET", *, key: str = "secret", **headers: str) -> Response:
     given = {"host": "127.0.0.1:8127", **headers}
     environ = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
     request = Request(method=method, path=path, length=0, body=io.BytesIO(), received=0.0, environ=environ)
-    answer = replace(SITE, key=key).respond(request)
+    answer = replace(SITE, picture=command.keyed(key, lambda: ('"run.7"', b"lines"))).respond(request)
     assert answer.headers.items() >= command.HEADERS.items(), "every answer has the policy"
     return answer
 
