@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from gpushare.kube.api import UnauthorizedError
 from gpushare.runtime.clock import SystemClock
@@ -369,6 +369,45 @@ def test_a_user_signs_in_with_a_token_that_this_tab_alone_keeps(page: Page, guar
     page.click("#sign-out")
     expect(page.locator("#sign-in")).to_be_visible()
     assert page.locator(".block").count() == 0
+    page.complaints.clear()  # type: ignore[attr-defined] # the browser says what was refused
+
+
+def test_what_a_token_showed_is_gone_with_it_and_one_that_shows_nothing_can_be_left(
+    page: Page, guarded: Dashboard
+) -> None:
+    status = 401
+
+    def answer(route: Route) -> None:
+        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {"ETag": "x"}
+        if status == 0:
+            route.continue_()
+        else:
+            route.fulfill(status=status, body="" if status == 200 else "why not", headers=headers)
+
+    page.route("**/picture", answer)
+    page.goto(f"http://127.0.0.1:{guarded.port}/")
+    page.fill("#token", "of-research")
+    status = 200
+    page.keyboard.press("Enter")
+    expect(page.locator("#sign-in")).to_be_hidden()
+    expect(page.locator("#connection")).to_have_text("Reading the cluster …")
+    status = 0
+    page.click(".card")
+    status = 401
+    expect(page.locator("#sign-in")).to_be_visible()
+    expect(page.locator("dialog")).to_be_hidden()
+    assert "train-resnet" not in page.content()
+    for refused in (403, 503):
+        status = refused
+        page.fill("#token", "of-none")
+        page.keyboard.press("Enter")
+        expect(page.locator("#sign-out")).to_be_visible()
+        page.reload()
+        expect(page.locator("#connection")).to_have_text("why not")
+        with page.expect_navigation():
+            page.click("#sign-out")
+        status = 401
+        expect(page.locator("#sign-in")).to_be_visible()
     page.complaints.clear()  # type: ignore[attr-defined] # the browser says what was refused
 
 

@@ -103,16 +103,16 @@ async function poll() {
     const body = answer.status === 304 ? "" : await answer.text();
     if (mine !== round) return;
     if (answer.status === 401 && answer.headers.get("WWW-Authenticate") === "Bearer") {
-      received = null;
-      etag = ""; // of what somebody else may not see
-      connected(false, body.trim());
       signIn("");
+      if (received !== null) return location.reload(); // nothing stays of what somebody else may not see
+      connected(false, body.trim());
       askForToken(true);
       return; // until there is one
     }
     if (answer.status === 401) connected(false, "Your session has ended: load the page again.");
     else if (answer.status === 403 || answer.status === 503) {
       connected(false, body.trim());
+      find("#sign-out").hidden = !token;
       takeKey(); // another tab may have got a newer one
     } else if (answer.ok || answer.status === 304) {
       if (body) {
