@@ -188,7 +188,8 @@ class _Kept:
         except kube.NotSentError:
             self.is_written = False  # it no longer leads
         except kube.KubeError as error:
-            self.is_written, self._due = False, self._clock.monotonic() + WRITE_RETRY_S
+            self.is_written &= not isinstance(error, kube.NotFoundError)  # what was written stands
+            self._due = self._clock.monotonic() + WRITE_RETRY_S
             self._changes.say(f"{self._name} not written", level=logging.WARNING, error=str(error), **self._told)
         else:
             self.is_written, self._due = True, self._clock.monotonic() + self._again_s
@@ -230,7 +231,7 @@ class LeaderLabel:
         self._writer, self._pod, self._timeout_s = writer, pod, timeout_s
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         effect = f"Service {names.CONTROLLER_SERVICE} does not lead kube-scheduler to this replica"
-        fix = f"--pod has to name this pod, {pod} by now, and --namespace its namespace; it needs the right to patch it"
+        fix = f"--pod (now {pod}) and --namespace must be this pod's; it needs to list and patch pods there"
         self._kept = _Kept(writer.clock, "leader label", effect, fix, LABEL_AGAIN_S)
 
     @property
@@ -246,13 +247,14 @@ class LeaderLabel:
 
         Nothing is taken from others while this pod is not found. The watch cache is asked: a leader looks again soon.
         """
-        self._patch(self._pod, "true")
         selector = f"{names.LABEL_APP}={names.CONTROLLER},{names.LABEL_LEADER}"
         params = {"labelSelector": selector, "resourceVersion": "0"}
-        found = self._writer.api.list_page(
+        labelled = self._writer.api.list_page(
             self._pods, params, keep=lambda pod: str(pod["metadata"]["name"]), timeout_s=self._timeout_s
-        )
-        for name in found.items:
+        ).items
+        if self._pod not in labelled:
+            self._patch(self._pod, "true")
+        for name in labelled:
             if name != self._pod:
                 with contextlib.suppress(kube.NotFoundError):
                     self._patch(name, None)

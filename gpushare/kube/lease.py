@@ -17,6 +17,7 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 
 _LOG: Final = logging.getLogger(__name__)
+_DELETED: Final = "deleted"  # in the place of the last renewal
 
 
 @dataclass(kw_only=True)
@@ -94,8 +95,12 @@ class Elector:
         try:
             lease = self.api.get(f"{self._path()}/{self.name}", timeout_s=self._timeout_s())
         except kube.NotFoundError:
-            if self._seen[0] and self.clock.monotonic() - self._seen_at < self.lease_s:
-                return False  # somebody has deleted it, and the leader may not know
+            if self._seen[0]:  # somebody has deleted it, and the leader may not know
+                now, gone = self.clock.monotonic(), (self._seen[0], _DELETED)
+                if self._seen != gone:
+                    self._seen, self._seen_at = gone, now
+                if now - self._seen_at < self.lease_s:
+                    return False
             body = self._body({}, None)
             self._lease = self.api.create(self._path(), body, timeout_s=self._timeout_s())
             return True

@@ -24,11 +24,12 @@ _BEARER: Final = re.compile(r"Bearer ([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 """API servers take what has another form for an anonymous request, and may let that in."""
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _FRESH_S: Final = 60.0  # from the first question on
+_EARLY_S: Final = 15.0  # before the end: one request asks again, and others have the former answer meanwhile
 _FAILED_S: Final = 5.0
 _TOKENS: Final = 1000  # that are remembered, and as many that were refused
 _BEGUN: Final = 64  # reviews that go on at the next try
-_AT_ONCE: Final = 4  # reviews; the other threads are for users whose scope is known
-_REVIEW_S: Final = 25.0  # of one try; proxies wait for 30 or 60
+_AT_ONCE: Final = 4  # reviews of known tokens, and as many of others; the other threads are for users who wait for none
+_REVIEW_S: Final = 20.0  # of one try; proxies wait for 30 or 60
 _NAMESPACES: Final = 500
 """About which it is asked, each by itself, where the pods of all may not be listed: a SelfSubjectRulesReview is for one
 namespace as well, and incomplete where a webhook authorizes."""
@@ -93,16 +94,11 @@ class Reviews:
             raise kube.UnauthorizedError("Sign in with a token of the cluster.")
         digest = hashlib.sha256(token[1].encode()).digest()
         with self._lock:
-            now = self._clock.monotonic()
-            until, scope = self._scopes.get(digest, (now, None))
-            if scope is not None and now < until:
-                return scope
-            until, refusal = self._refusals.get(digest, (now, None))
-            if refusal is not None and now < until:
-                raise type(refusal)(str(refusal))
-            if digest in self._asking or len(self._asking) >= _AT_ONCE:
-                raise kube.TooManyRequestsError("Others, or another page of yours, are signing in; try again.")
+            before, is_asked = self._known(digest)
+            if before is not None and not is_asked:
+                return before
             self._asking.add(digest)
+            now = self._clock.monotonic()
             until, answers = self._begun.pop(digest, (now, {}))
         if until <= now:
             until, answers = now + _FRESH_S, {}
@@ -115,17 +111,38 @@ class Reviews:
             self._keep(self._refusals, digest, until if lasts else self._clock.monotonic() + _FAILED_S, told)
             if answers and not lasts:
                 self._keep(self._begun, digest, until, answers, _BEGUN)
+            if before is not None and not isinstance(error, kube.ForbiddenError | kube.UnauthorizedError):
+                return before
+            with self._lock:
+                self._scopes.pop(digest, None)
             raise type(told)(str(told)) from error  # what is kept must not hold frames, which have the token
         finally:
             with self._lock:
                 self._asking.discard(digest)
         return scope
 
+    def _known(self, digest: bytes) -> tuple[Scope | None, bool]:
+        """What counts yet, and whether to ask. Raises KubeError: nothing counts, and it is not asked now."""
+        now = self._clock.monotonic()
+        until, scope = self._scopes.get(digest, (now, None))
+        before = scope if now < until else None
+        # Those who were known a minute ago do not wait behind tokens that anybody may make up.
+        alike = [each for each in self._asking if (each in self._scopes) == (scope is not None)]
+        may_ask = digest not in self._asking and len(alike) < _AT_ONCE
+        refused_until, refusal = self._refusals.get(digest, (now, None))
+        is_refused = refusal is not None and now < refused_until
+        if before is None and refusal is not None and is_refused:
+            raise type(refusal)(str(refusal))
+        if before is None and not may_ask:
+            raise kube.TooManyRequestsError("Others, or another page of yours, are signing in; try again.")
+        return before, before is None or (may_ask and not is_refused and now >= until - _EARLY_S)
+
     def _keep(self, kept: dict[bytes, Any], digest: bytes, until: float, value: object, most: int = 0) -> None:
         with self._lock:
             now = self._clock.monotonic()
             for each in (self._scopes, self._refusals, self._begun):
-                for old in [old for old, (end, _) in each.items() if end <= now]:
+                longer_s = _FRESH_S if each is self._scopes else 0.0  # as known
+                for old in [old for old, (end, _) in each.items() if end + longer_s <= now]:
                     del each[old]
             kept.pop(digest, None)
             kept[digest] = until, value

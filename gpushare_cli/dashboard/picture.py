@@ -311,7 +311,7 @@ class ScopedPictures:
             if scope not in self._lives:
                 sizes = [(live if live.picture else self._whole).size for live in self._lives.values()]
                 if len(sizes) >= _SCOPED or sum(sizes) >= _SCOPED_SIZE:
-                    raise kube.TooManyRequestsError("Too many users with other rights look; try again in a minute.")
+                    raise kube.TooManyRequestsError("Too many users with other rights look; try again.")
                 made = self._whole.scoped_to(scope)
                 made.look()
                 self._lives[scope] = made  # from here on `tick` draws it

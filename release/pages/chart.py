@@ -119,7 +119,7 @@ RULES: Final[Mapping[str, Json]] = {
     **{f"{image}.{key}": rule for image in ("image", "scheduler.image") for key, rule in IMAGE.items()},
     **{f"{component}.{key}": rule for component in COMPONENTS for key, rule in COMMON.items()},
     **{f"monitoring.{kind}.labels": STRINGS for kind in ("podMonitor", "serviceMonitor", "rules", "dashboards")},
-    "kubeVersion": pattern(r"^(v?1\.(2[0-9]|[3-9][0-9])\.[0-9]+.*)?$"),
+    "kubeVersion": pattern(r"^(v?1\.(2[0-9]|[3-9][0-9])(\.[0-9]+.*)?)?$"),
     "image.pullPolicy": enum("", "Always", "IfNotPresent", "Never"),
     "imagePullSecrets": {"type": "array", "items": {"oneOf": [NAME, REFERENCE]}, "uniqueItems": True},
     "commonLabels": STRINGS | {"propertyNames": {"not": pattern(rf"^({'|'.join(OF_OTHERS)})")}},

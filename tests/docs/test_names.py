@@ -103,7 +103,7 @@ NAMED: Final[Mapping[str, tuple[set[Any], Callable[[], set[Any]]]]] = {
     ),
     "value of the chart": (
         {*re.findall(r"`([a-z][A-Za-z]+(?:\.[A-Za-z]+)+|watchdog|kubeVersion)[:`]", HELM)},
-        lambda: VALUES,
+        lambda: VALUES | {each.path for component in chart.SETTINGS for each in chart.settings(component)},
     ),
     "value that is set": ({*values_set()}, lambda: VALUES),
     "check of the doctor": (

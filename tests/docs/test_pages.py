@@ -112,7 +112,8 @@ def test_going_back_deletes_what_the_former_overlay_does_not_name() -> None:
     components = ("limits/cgroup", "limits/mps", "usage", "watchdog-evict", "watchdog-kill")
     added = [each for name in components for each in tree.objects(name)]
     told = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in added}
-    assert set(deleted.split()) == told | {f"configmap/{names.HAND_OVER}"}
+    new = {f"configmap/{names.HAND_OVER}", f"poddisruptionbudget/{names.CONTROLLER}"}
+    assert set(deleted.split()) == told | new
 
 
 @pytest.mark.parametrize("sample", ["quota", "limits"])

@@ -112,6 +112,7 @@ def test_a_roll_out_of_the_controllers_ends_and_pods_are_bound_meanwhile(system:
             if disturb.served_by(system):
                 gaps.append(time.monotonic() - served)
                 served = time.monotonic()
+        gaps.append(time.monotonic() - served)
 
     with disturb.Background(look):
         system.cluster.kubectl(*rollout, "restart", deployment)

@@ -105,7 +105,8 @@ def test_images_come_from_the_registry_that_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "tag"), [("v1.31.5-eks-a1b2c3", "v1.31.5"), ("1.30.2+k3s1", "v1.30.2"), ("1.22.0", "v1.22.0")]
+    ("version", "tag"),
+    [("v1.31.5-eks-a1b2c3", "v1.31.5"), ("1.30.2+k3s1", "v1.30.2"), ("1.22.0", "v1.22.0"), ("v1.36", "v1.36.0")],
 )
 def test_the_second_scheduler_has_the_version_of_the_servers(version: str, tag: str) -> None:
     found = objects(kubeVersion=version)

@@ -246,6 +246,12 @@ def test_the_controller_asks_for_the_memory_that_the_leader_of_a_large_cluster_w
     assert f"The controller's request, {request} MiB, is enough for the leader of a cluster of 5,000 nodes" in page
 
 
+def test_the_controller_knows_its_pod_by_its_name() -> None:
+    """The name of the host is another one with hostNetwork."""
+    [container] = SPECS["gpushare-controller"]["containers"]
+    assert {"name": "GPUSHARE_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+
+
 def test_roll_outs_and_drains_lose_no_replica() -> None:
     controller, webhook = (
         tree.one(BASE, "Deployment", name)["spec"] for name in ("gpushare-controller", "gpushare-webhook")

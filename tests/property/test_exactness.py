@@ -263,7 +263,7 @@ def test_every_answer_is_of_one_moment_while_pods_come_and_go(
 
 
 policies = st.sampled_from(Policy)
-needs = st.builds(Need, st.integers(1, 8), st.sampled_from([0, 0, 30]))  # nobody asks for nothing
+needs = st.builds(Need, st.integers(1, 8), st.sampled_from([0, 0, 30]))  # all ask for something
 
 
 def taken(node: NodeCapacity, place: int, need: Need, takes: FreeHost) -> NodeCapacity:

@@ -110,6 +110,7 @@ async function poll() {
       return; // until there is one
     }
     if (answer.status === 401) connected(false, "Your session has ended: load the page again.");
+    else if (answer.status === 403 && token && received !== null) return location.reload();
     else if (answer.status === 403 || answer.status === 503) {
       connected(false, body.trim());
       find("#sign-out").hidden = !token;
@@ -120,7 +121,7 @@ async function poll() {
         take(body.split("\n"));
       }
       askForToken(false);
-      if (etag) received = new Date().toISOString();
+      if (body || answer.status === 304) received = new Date().toISOString(); // else the picture is not drawn yet
       connected(received !== null);
     } else connected(false);
   } catch {

@@ -1,6 +1,7 @@
-{{/* The cluster's version, as 1.30.4. */}}
+{{/* The cluster's version, as 1.30.4; of what tells no patch version, such as Argo CD, its first one. */}}
 {{- define "gpushare.kubeVersion" -}}
-{{- regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" (default .Capabilities.KubeVersion.Version .Values.kubeVersion) -}}
+{{- $found := regexFind "[0-9]+\\.[0-9]+(\\.[0-9]+)?" (default .Capabilities.KubeVersion.Version .Values.kubeVersion) -}}
+{{- $found }}{{ if eq (len (splitList "." $found)) 2 }}.0{{ end -}}
 {{- end -}}
 
 {{/* Whether the cluster has at least a version: the chart, "1.30". */}}
