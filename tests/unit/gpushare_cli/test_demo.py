@@ -126,7 +126,7 @@ def test_a_demonstration_of_a_certain_cluster_is_a_contradiction(
 
 def test_a_demonstration_has_no_users_who_could_sign_in(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dashboard", "--demo", "--sign-in"]) == 2
-    assert "--sign-in has no meaning with --demo" in capsys.readouterr().err
+    assert "leave --demo and -n out" in capsys.readouterr().err
 
 
 def started(*arguments: str) -> "subprocess.Popen[str]":
