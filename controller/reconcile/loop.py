@@ -182,7 +182,8 @@ class _Kept:
     def is_due(self) -> bool:
         return self._clock.monotonic() >= self._due
 
-    def attempt(self, write: Callable[[], object]) -> None:
+    def attempt(self, write: Callable[[], object]) -> bool:
+        """Whether it was written now; `is_written` says whether it stands."""
         try:
             write()
         except kube.NotSentError:
@@ -194,6 +195,8 @@ class _Kept:
         else:
             self.is_written, self._due = True, self._clock.monotonic() + self._again_s
             self._changes.clear()
+            return True
+        return False
 
 
 class HandOverSummary:
@@ -215,8 +218,7 @@ class HandOverSummary:
             return
         self._summary, body = summary, hand_over.data(summary)
         api, leading = self._writer.api, self._writer.leading
-        self._kept.attempt(lambda: api.patch(self._path, body, timeout_s=3.0, precondition=leading))
-        if self._kept.is_written:
+        if self._kept.attempt(lambda: api.patch(self._path, body, timeout_s=3.0, precondition=leading)):
             self._changes.say("hand-over summarized", hand_over=summary)
 
 

@@ -125,6 +125,17 @@ def test_a_failed_write_is_told_once_and_tried_again(
     assert caplog.messages == ["hand-over not written", "hand-over summarized"]
 
 
+def test_a_summary_that_was_not_written_is_not_told_as_written(
+    world: World, summary: HandOverSummary, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tick(world, summary)
+    add_node(world, "a", CDI)
+    world.api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("down"))
+    assert tick(world, summary) == "none"
+    assert caplog.messages == ["hand-over summarized", "hand-over not written"]
+
+
 def test_a_change_is_not_kept_back_by_a_write_that_failed(world: World, summary: HandOverSummary) -> None:
     world.api.fail_next(lambda call: call.verb == "patch", kube.UnreachableError("down"))
     tick(world, summary)
