@@ -15,7 +15,7 @@ from gpushare.runtime import logs
 Part = Callable[[threading.Event], None]
 _LOG: Final = logging.getLogger(__name__)
 _WATCHED: Final = (signal.SIGTERM, signal.SIGINT)
-_ENDS: Final = (signal.SIGTERM, *(each for each in signal.Signals if each.name == "SIGHUP"))  # Windows has no second
+_ENDS: Final = (signal.SIGTERM, *(each for each in signal.Signals if each.name == "SIGHUP"))  # Windows has no SIGHUP
 _LOOK_S: Final = 0.2  # how late a signal may be noticed
 _FLUSH_S: Final = 1.0
 
