@@ -32,6 +32,8 @@ BROWSER := $(PYTEST) -q -m browser tests/browser
 PARTS   := provision unit apiserver browser e2e
 # The commit that a change begins after: where it left upstream, or the last one.
 BASE    = $$(base=$$(git merge-base HEAD '@{upstream}' 2>/dev/null) && [ "$$base" != "$$(git rev-parse HEAD)" ] && echo "$$base" || echo HEAD~1)
+# Mutants are drawn from what the five commits before have changed too: the module of one small commit may have few tests next to it.
+DRAWN   = $$(git rev-parse -q --verify "$(BASE)~5" || git rev-list --max-parents=0 HEAD | tail -n 1)
 # Kubernetes' other version in `make release-check`; the first is the distribution's.
 CURRENT := $(KUBEBUILDER_ASSETS)
 
@@ -144,9 +146,9 @@ firstgpu: setup ## the commands of docs/install.md, typed and timed: from an emp
 mutants: setup ## change the product in one place at a time: do the tests notice? MUTANTS='--sample 200 --seed 1' tries some
 	$(BIN)/python -m release.mutants $(MUTANTS)
 
-some-mutants: setup ## ten mutants of the modules that differ from upstream, with the tests next to them
+some-mutants: setup ## twelve mutants of what has changed lately, with the tests next to them
 	@seed=$$((0x$$(git rev-parse --short=6 HEAD))); \
-	exec $(BIN)/python -m release.mutants --since "$(BASE)" --sample 10 --seed $$seed --near --tests tests/unit --at-most 40
+	exec $(BIN)/python -m release.mutants --since "$(DRAWN)" --sample 12 --seed $$seed --near --tests tests/unit --at-most 65
 
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision

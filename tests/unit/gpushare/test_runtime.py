@@ -1,5 +1,6 @@
 """How programs start, what they need of the libraries, and how they log and end."""
 
+import gc
 import importlib.metadata
 import io
 import json
@@ -166,7 +167,37 @@ def test_a_signal_ends_the_group_without_an_error_also_in_the_middle_of_the_even
             assert not self.is_locked, "this would wait forever"
             super().set()
 
+    before = signal.getsignal(signal.SIGTERM)
     assert process.run({"waits": lambda stop: (stop.wait(), None)[1]}, stop=Busy()) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_fails_after_a_signal_is_no_failure_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    def interrupted(stop: threading.Event) -> None:
+        signal.raise_signal(signal.SIGINT)  # a handler runs in the main thread
+        stop.wait()
+        raise RuntimeError("ended in the middle")
+
+    with caplog.at_level(logging.INFO):
+        assert process.run({"interrupted": interrupted}) == 0
+    assert {"signal", "part failed"} <= {*caplog.messages}
+
+
+def test_garbage_is_collected_again_once_the_last_collection_is_read_and_what_is_there_is_frozen() -> None:
+    paused = type(process.COLLECTOR_PAUSED)()
+    frozen = gc.get_freeze_count()
+    try:
+        with paused:
+            assert not gc.isenabled()
+            with paused:
+                kept: list[list[int]] = [[] for _ in range(10_000)]
+            assert not gc.isenabled()
+            assert gc.get_freeze_count() == frozen
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def test_a_stuck_log_does_not_keep_a_process_that_has_to_end() -> None:
