@@ -19,6 +19,12 @@ GPU_DOMAINS: Final = ("nvidia.com/", "aliyun.com/", "nano-gpu/")  # of resources
 # Of other plugins that choose the devices of a container themselves; a trailing * stands for any ending.
 PLUGIN_RESOURCES: Final = (GPU, "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 
+# Of dynamic resource allocation.
+DRA_DRIVER: Final = "gpu.gpushare.dev"
+DEVICE_CLASS: Final = "gpushare"
+DRA_MEMORY: Final = "memory"  # bytes of each GPU; what a request leaves out is all of it
+DRA_COMPUTE: Final = "compute"  # per cent of each GPU
+
 # What an author may write on a pod.
 LABEL_GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpu-mem is the container's total over so many GPUs
 ANNOTATION_GPUS: Final = "gpushare.dev/gpus"  # gpu-mem is per GPU, on so many GPUs
@@ -113,6 +119,7 @@ LABEL_POLICY: Final = ANNOTATION_POLICY  # of their pods that name none
 LABEL_LIMIT: Final = ANNOTATION_LIMIT
 ENFORCED: Final = "enforced"  # the value of both
 NEVER: Final = "never"  # the value of ANNOTATION_OVERSUBSCRIPTION
+LABEL_DRA_ADMIN: Final = "gpushare.dev/dra-admin"  # "true": claims there may have adminAccess
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
 
 # On nodes.
@@ -124,6 +131,8 @@ LABEL_NVIDIA_DEFAULT: Final = "gpushare.dev/nvidia-default-runtime"  # an admini
 ANNOTATION_INVENTORY: Final = "gpushare.dev/inventory"
 ANNOTATION_CORDON: Final = "gpushare.dev/cordoned-gpus"  # an administrator's: numbers or UUIDs, comma-separated
 ANNOTATION_HELD: Final = "gpushare.dev/cordoned-by-defrag"  # those of them that it opens again when it ends
+
+ANNOTATION_MODE: Final = "gpushare.dev/mode"  # an administrator's: which GPUs are shared by ResourceClaims
 
 # Aliyun's ConfigMap of GPUs that must not be used: one for each node, in kube-system.
 PREFIX_UNHEALTHY: Final = "unhealthy-gpu-"
@@ -172,6 +181,10 @@ AMOUNTS_POLICY: Final = "gpushare-amounts"
 CDI_POLICY: Final = "gpushare-cdi"
 RUNTIME_CLASS_POLICY: Final = "gpushare-runtime-class"  # and the ConfigMap that it reads
 NODES_POLICY: Final = "gpushare-nodes"
+# Those of dynamic resource allocation are there only where the chart's value dra.enabled is.
+CLAIMS_POLICY: Final = "gpushare-claims"
+CLAIM_PODS_POLICY: Final = "gpushare-claim-pods"
+SLICES_POLICY: Final = "gpushare-slices"
 POLICIES: Final = (ISOLATION_POLICY, AMOUNTS_POLICY, CDI_POLICY, RUNTIME_CLASS_POLICY, NODES_POLICY)
 
 # The plugin's source of GPUs in the setting gpu_source, before the path of a profile.

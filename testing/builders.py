@@ -10,6 +10,7 @@ from gpushare.model.ledger import Allocation, Grant, NodeLedger
 from gpushare.model.request import ContainerKind, ContainerRequest, Policy, RequestShape
 from gpushare.units import GIB, MemoryUnit
 from gpushare.wire import inventory as inventory_wire
+from gpushare.wire.claims import device_name
 
 Json = dict[str, Any]
 
@@ -105,6 +106,23 @@ def make_pod(
     if labels:
         metadata["labels"] = dict(labels)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def make_claim(name: str = "claim", *, node: str = "node-a", **held: object) -> Json:
+    """A ResourceClaim that is allocated so much memory of each GPU, by UUIDs with `_` for `-`."""
+    results = [
+        {
+            "driver": names.DRA_DRIVER,
+            "pool": node,
+            "request": "gpu",
+            "device": device_name(GpuUuid(uuid)),
+            "consumedCapacity": {names.DRA_MEMORY: amount},
+        }
+        for uuid, amount in held.items()
+    ]
+    status = {"allocation": {"devices": {"results": results}}} if results else {}
+    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}"}
+    return {"kind": "ResourceClaim", "metadata": metadata, "status": status}
 
 
 def make_node(inventory: NodeInventory | None = None, *, name: str = "node-a", ip: str = "192.168.0.71") -> Json:

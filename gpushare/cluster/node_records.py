@@ -41,7 +41,7 @@ class Cordon:
     def opened(self, inventory: NodeInventory | None, name: str) -> "Cordon":
         """The GPUs, also of a name that is gone, take pods again, also if a defragmentation closed them."""
         # Raises UnknownGpuError: nothing names the GPU; SettingsError: an entry names others as well.
-        known, there = entries(self.gpus), inventory.gpus if inventory is not None else ()
+        known, there = entries(self.gpus), inventory.every if inventory is not None else ()
         gpus = [gpu for gpu in there if name in gpu_names(gpu)]
         going = {entry for entry in known if entry == name or any(entry in gpu_names(gpu) for gpu in gpus)}
         if not going:
@@ -123,7 +123,7 @@ def unknown_gpus(record: NodeRecord) -> list[str]:
     """Entries of the node's cordon that name none of its GPUs."""
     if record.inventory is None:
         return []
-    known = {name for gpu in record.inventory.gpus for name in gpu_names(gpu)}
+    known = {name for gpu in record.inventory.every for name in gpu_names(gpu)}
     return [entry for entry in entries(record.cordon.gpus) if entry not in known]
 
 
@@ -136,13 +136,18 @@ def _with_inventory(record: NodeRecord) -> NodeRecord:
         return replace(record, problem=str(error))
     cordoned, unhealthy = set(entries(record.cordon.gpus)), record.unhealthy
 
-    def health(gpu: Gpu) -> GpuHealth:
+    def health(gpu: Gpu, unhealthy: frozenset[int] = unhealthy) -> GpuHealth:
         if gpu.health is GpuHealth.UNHEALTHY or unhealthy & gpu_numbers(gpu):
             return GpuHealth.UNHEALTHY
         return GpuHealth.CORDONED if gpu_names(gpu) & cordoned else GpuHealth.HEALTHY
 
     if cordoned or unhealthy:
-        inventory = replace(inventory, gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus))
+        inventory = replace(
+            inventory,
+            gpus=tuple(replace(gpu, health=health(gpu)) for gpu in inventory.gpus),
+            # What allocates these reads no list of unhealthy GPUs.
+            dra=tuple(replace(gpu, health=health(gpu, _NONE)) for gpu in inventory.dra),
+        )
     return replace(record, inventory=inventory)
 
 
@@ -180,9 +185,9 @@ def gpu_names(gpu: Gpu) -> set[str]:
 
 def gpus_named(inventory: NodeInventory, name: str) -> tuple[Gpu, ...]:
     """GPUs that a name stands for: several for the number of a partitioned GPU. Raises UnknownGpuError."""
-    found = tuple(gpu for gpu in inventory.gpus if name in gpu_names(gpu))
+    found = tuple(gpu for gpu in inventory.every if name in gpu_names(gpu))
     if not found:
-        there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.gpus) or "none"
+        there = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in inventory.every) or "none"
         raise UnknownGpuError(f"node {inventory.node} has no GPU {name!r}; its GPUs: {there}")
     return found
 

@@ -12,6 +12,8 @@ MAX_GPUS: Final = 64  # more than any node has
 MAX_INSTANCES: Final = 16  # more MIG instances than any GPU has
 NO_LIMIT: Final = "no limit can be held"
 """How the reason of a GPU begins that is out of use because nothing that the administrator demands holds limits."""
+MODE_CHANGES: Final = "its mode changes"
+"""The same of a GPU that takes nothing new until it is shared in another way."""
 _LONGEST_REASON: Final = 120  # in refusals, which are repeated for every node
 
 
@@ -60,6 +62,13 @@ _STRENGTHS: Final[Mapping[Limit, Strength]] = {
     Limit.WATCHDOG: Strength.AFTERWARDS,
     Limit.ADVISORY: Strength.ADVISORY,
 }
+
+
+class Mode(Enum):
+    """By what a GPU is shared; each GPU by one of both at a time."""
+
+    DEVICE_PLUGIN = "device-plugin"  # pods ask by gpu-mem, and the controller chooses
+    DRA = "dra"  # ResourceClaims ask, and kube-scheduler allocates
 
 
 class HandOver(Enum):
@@ -160,18 +169,20 @@ class NodeInventory:
     """All GPUs of one node, ordered by index. An empty tuple is legal: a node whose GPUs are all gone."""
 
     node: NodeName
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[Gpu, ...]  # what gpu-mem asks for
     unit: MemoryUnit  # the unit in which the node's plugin advertises `aliyun.com/gpu-mem`
     hand_over: HandOver = HandOver.ENVVAR
     hand_over_reason: str = ""  # why this way, in a few words
     left_out: tuple[LeftOut, ...] = ()
+    dra: tuple[Gpu, ...] = ()  # of mode DRA, which `gpus` are not: no pod gets one by gpu-mem
     by_uuid: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     _aliases: Mapping[GpuUuid, GpuUuid] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
         aliases = {by_index(gpu.index): gpu.uuid for gpu in self.gpus}
-        if len(by_uuid) != len(self.gpus) or len(aliases) != len(self.gpus):
+        every = self.every
+        if not len({gpu.uuid for gpu in every}) == len({gpu.index for gpu in every}) == len(every):
             raise ValueError(f"node {self.node}: two GPUs with the same UUID or index")
         object.__setattr__(self, "by_uuid", by_uuid)
         object.__setattr__(self, "_aliases", aliases)
@@ -179,6 +190,15 @@ class NodeInventory:
     def resolve(self, gpu: GpuUuid) -> GpuUuid:
         """The UUID behind a stand-in of `identity.by_index`; any other is returned as it is."""
         return self._aliases.get(gpu, gpu)
+
+    @property
+    def every(self) -> tuple[Gpu, ...]:
+        """Those of all modes."""
+        return (*self.gpus, *self.dra)
+
+    @property
+    def of_modes(self) -> Mapping[Mode, tuple[Gpu, ...]]:
+        return {Mode.DEVICE_PLUGIN: self.gpus, Mode.DRA: self.dra}
 
     @property
     def healthy(self) -> tuple[Gpu, ...]:

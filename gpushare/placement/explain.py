@@ -41,10 +41,11 @@ def other_hand_over(ledger: NodeLedger) -> str:
 
 
 def no_healthy_gpu(ledger: NodeLedger) -> str:
-    count = len(ledger.inventory.gpus)
-    if count == 0:
-        return f"{ledger.inventory.node} has no GPU"
-    return f"{ledger.inventory.node} has no healthy GPU ({_unhealthy(ledger)})"
+    node, count = ledger.inventory.node, len(ledger.inventory.dra)
+    beside = f" beside {count} that {'is' if count == 1 else 'are'} shared by ResourceClaims" if count else ""
+    if not ledger.inventory.gpus:
+        return f"{node} has no GPU{beside}"
+    return f"{node} has no healthy GPU ({_unhealthy(ledger)}){beside}"
 
 
 def too_few_gpus(wanted: int, healthy: int, ledger: NodeLedger) -> str:

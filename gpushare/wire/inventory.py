@@ -1,6 +1,6 @@
 """`gpushare.dev/inventory` on a node: JSON <-> NodeInventory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import names
@@ -24,6 +24,8 @@ def encode(inventory: NodeInventory) -> str:
         value["handOver"] = {"strategy": inventory.hand_over.value, "reason": inventory.hand_over_reason}
     if inventory.left_out:
         value["leftOut"] = [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.left_out]
+    if inventory.dra:  # apart from the others: a version that knows nothing of modes must grant none of these
+        value["dra"] = [_encoded(gpu) for gpu in inventory.dra]
     return fields.dump_json(value)
 
 
@@ -31,12 +33,12 @@ def decode(text: str, node: NodeName) -> NodeInventory:
     """Read the annotation's value. Raises WireError: this version cannot read it."""
     try:
         value = fields.load_versioned(text)
-        gpus = [_gpu(entry, f"gpus[{i}]") for i, entry in enumerate(fields.needed_objects(value, "gpus", ""))]
+        gpus = _gpus(fields.needed_objects(value, "gpus", ""), "gpus")
         unit = MemoryUnit(fields.integer(value, "unitMiB", "", least=1))
         hand_over = fields.mapping(value, "handOver", "")
         return NodeInventory(
             node=node,
-            gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
+            gpus=gpus,
             unit=unit,
             # A word of a later version: such a node may need what NVIDIA's runtime needs.
             hand_over=_HAND_OVERS.get(fields.text(hand_over, "strategy", "handOver"), HandOver.ENVVAR),
@@ -48,6 +50,7 @@ def decode(text: str, node: NodeName) -> NodeInventory:
                 )
                 for i, entry in enumerate(fields.objects(value, "leftOut", ""))
             ),
+            dra=_gpus(fields.objects(value, "dra", ""), "dra"),
         )
     except (ValueError, WireError) as error:
         raise WireError(f"annotation {names.ANNOTATION_INVENTORY} of node {node}: {error}") from error
@@ -81,6 +84,11 @@ def _encoded(gpu: Gpu) -> dict[str, Any]:
         "mig": gpu.mig and {"gpu": gpu.mig.gpu, "number": gpu.mig.number, "profile": gpu.mig.profile},
     }
     return value | {key: said for key, said in more.items() if said}
+
+
+def _gpus(entries: Sequence[fields.JsonObject], path: str) -> tuple[Gpu, ...]:
+    found = (_gpu(entry, f"{path}[{i}]") for i, entry in enumerate(entries))
+    return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
 def _gpu(entry: fields.JsonObject, path: str) -> Gpu:

@@ -62,6 +62,8 @@ class FakeKube:
         act = {"binding": self._bind, "eviction": self._evict}.get(target.subresource, self._create)
         _check(options.get("precondition"))
         call = Call("create", path, clone(body), dict(options.get("params") or {}))
+        if call.params.get("dryRun"):
+            return self._serve(call, lambda: clone(body))
         return self._serve(call, lambda: act(target, body))
 
     def replace(self, path: str, body: JsonObject, *, timeout_s: float = 5.0) -> JsonObject:

@@ -137,6 +137,12 @@ int nvmlSystemGetDriverVersion(char *version, unsigned size) {
     return OK;
 }
 
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    CHECK();
+    *version = (int)number("cuda", 0);
+    return *version ? OK : NOT_SUPPORTED;
+}
+
 const char *nvmlErrorString(int error) {
     switch (error) {
         case OK: return "The operation was successful";
@@ -223,6 +229,21 @@ int nvmlDeviceGetPciInfo_v3(Device device, PciInfo *info) {
         snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "%04x:%02x:%02x.0", info->domain & 0xffff,
                  info->bus & 0xff, info->device & 0xff);
     return error;
+}
+
+int nvmlDeviceGetArchitecture(Device device, unsigned *architecture) {
+    CHECK_DEVICE(device);
+    *architecture = (unsigned)number(of(parent(device), "architecture"), 0);
+    return *architecture ? OK : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+    u64 found[2];
+    CHECK_DEVICE(device);
+    if (!numbers(of(parent(device), "capability"), found, 2)) return NOT_SUPPORTED;
+    *major = (int)found[0];
+    *minor = (int)found[1];
+    return OK;
 }
 
 /* ---- Memory ---- */

@@ -1,5 +1,6 @@
 """A node's GPUs on the wire: its inventory, and Aliyun's ConfigMaps of unhealthy ones."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from gpushare.cluster import node_records
 from gpushare.cluster.node_records import Marked
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
-from gpushare.model.gpu import GpuHealth, HandOver, LeftOut, Limit, MigInstance
+from gpushare.model.gpu import GpuHealth, HandOver, LeftOut, Limit, MigInstance, Mode
 from gpushare.wire import inventory
 from testing.builders import Json, make_inventory, make_node
 
@@ -40,6 +41,18 @@ def test_words_of_a_later_version_promise_nothing_and_its_fields_are_no_hindranc
     said = replace(said, gpus=(replace(said.gpus[0], limit=Limit.CGROUP),))
     text = inventory.encode(said).replace("cgroup", "stronger").replace("cdi", "newer")
     assert inventory.decode(text, NODE) == make_inventory(15)
+
+
+def test_gpus_for_claims_are_where_no_older_version_looks_for_gpus_to_grant() -> None:
+    first, second, third = make_inventory(15, 15, 23).gpus
+    said = replace(make_inventory(), gpus=(second,), dra=(third, first))
+    text = inventory.encode(said)
+    found = inventory.decode(text, NODE)
+    assert (found.gpus, found.dra) == ((second,), (first, third))
+    assert [gpu["uuid"] for gpu in json.loads(text)["gpus"]] == [second.uuid]
+    assert found.of_modes == {Mode.DEVICE_PLUGIN: (second,), Mode.DRA: (first, third)}
+    with pytest.raises(ValueError, match="two GPUs with the same UUID or index"):
+        replace(said, dra=(second,))
 
 
 def test_what_is_not_said_has_its_weakest_meaning_and_only_what_no_one_can_avoid_is_enforced() -> None:

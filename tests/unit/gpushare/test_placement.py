@@ -348,6 +348,15 @@ UNMATCHED: list[tuple[RequestShape, NodeLedger, str, str]] = [
         ", ".join(f"{i}: too small {T4}" for i in range(8)) + " and 2 more",
     ),
 ]
+
+
+def for_claims(sick: int, claims: int) -> NodeLedger:
+    """A node of so many unhealthy GPUs, and others of mode dra."""
+    gpus = make_inventory(*[16] * (sick + claims)).gpus
+    broken = tuple(replace(gpu, health=GpuHealth.UNHEALTHY) for gpu in gpus[:sick])
+    return NodeLedger.of(replace(make_inventory(), gpus=broken, dra=gpus[sick:]))
+
+
 REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] = [
     *(
         (asked, ledger, kind, f"needs {needs}; free per GPU on node-a: {free}")
@@ -362,6 +371,13 @@ REFUSED: list[tuple[RequestShape, NodeLedger, tuple[RefusalReason, bool], str]] 
         for asked in (make_shape((1, 3)), make_shape(1, (1, 3)), make_shape((1, 3), 1))
     ),
     (make_shape(1), make_ledger([]), NONE, "node-a has no GPU"),
+    (make_shape(1), for_claims(0, 2), NONE, "node-a has no GPU beside 2 that are shared by ResourceClaims"),
+    (
+        make_shape(1),
+        for_claims(1, 1),
+        NONE,
+        "node-a has no healthy GPU (GPU 0 is unhealthy) beside 1 that is shared by ResourceClaims",
+    ),
     (
         make_shape((1, 3)),
         of_health(SICK, WELL, WELL),
