@@ -32,6 +32,8 @@ class Code(StrEnum):
     DRIVER_OLD = "DriverTooOld"
     MPS_SILENT = "MpsNotRunning"
     LIBRARY = "NoLibrary"
+    MODE = "ModeChanging"
+    DRA = "NoClaims"
     OTHER = "Other"
 
 

@@ -47,7 +47,7 @@ def build(
     uuids, indices = {gpu.uuid for gpu in present}, {gpu.index for gpu in present}
     lost = [
         replace(gpu, health=GpuHealth.UNHEALTHY, reason=missing)
-        for gpu in (previous.gpus if previous else ())
+        for gpu in ((*previous.gpus, *previous.dra) if previous else ())
         if gpu.uuid not in uuids and gpu.index not in indices
     ]
     try:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin import identify, pods, ports, resources
+from deviceplugin.cdi import ContainerEdits
 from deviceplugin.cgroups import Procfs
+from deviceplugin.dra.driver import ClaimDriver, held_by_claims
+from deviceplugin.dra.modes import Modes
+from deviceplugin.dra.server import DraServer
+from deviceplugin.dra.slices import SlicePublisher
+from deviceplugin.dra.store import ClaimStore
 from deviceplugin.handover.choice import Chooser, Facts
 from deviceplugin.handover.devices import DeviceHandOver, SpecSweeper
 from deviceplugin.handover.spec_files import SpecFiles, SpecReader
@@ -21,7 +27,7 @@ from deviceplugin.limits import node as limits_of_node
 from deviceplugin.limits.cgroup import CgroupBackend, ContainerLimits
 from deviceplugin.limits.hami_core import HamiCoreBackend
 from deviceplugin.limits.mps import MpsBackend
-from deviceplugin.limits.node import AdvisoryBackend, LimitBackend, MigBackend, NodeLimits
+from deviceplugin.limits.node import AdvisoryBackend, LimitBackend, LimitedStart, MigBackend, NodeLimits
 from deviceplugin.node import Publisher, Refusals
 from deviceplugin.nvml import driver
 from deviceplugin.nvml.driver import ComputeModes, MemoryLimits, NvmlProcesses, Sensors
@@ -56,6 +62,7 @@ _SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where container runt
 _HIDDEN: Final = (
     "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
 )
+_MODE_S: Final = 15.0  # between looks at the Node, where its annotations decide on modes
 _STALE: Final = 4  # readings of the process lists that may be missing in between, or at the end
 Held = Callable[[NodeInventory], Sequence[HeldPod]]
 
@@ -101,11 +108,28 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
 
     parts: dict[str, Part] = {"pods": abandoned(reflector.run)}
     chooser, hand_over = _hand_over(settings, api, clock, feed)
+    store = ClaimStore(
+        node=node, api=api, checkpoint=settings.kubelet_dir / "plugins" / names.DRA_DRIVER / "checkpoint.json"
+    )
+
+    def held_in_all(latest: NodeInventory) -> Sequence[HeldPod]:
+        return (*held(latest), *held_by_claims(store.prepared or {}, latest))
+
+    limits = _limits(settings, clock, feed, held, held_in_all, chooser, parts)
+    modes, claimer, of_claims = _claims(settings, clock, feed, chooser, hand_over, limits.prepare, store)
+    parts |= of_claims
+    modes.pods = lambda latest: (
+        {gpu for pod in held(latest) for grant in pod.allocation.grants for gpu in grant.gpus}
+        if reflector.synced.is_set()
+        else None
+    )
     sweeper = SpecSweeper(
-        devices=hand_over, pods=lambda: cache.all() if reflector.synced.is_set() else None, clock=clock
+        devices=hand_over,
+        pods=lambda: cache.all() if reflector.synced.is_set() else None,
+        clock=clock,
+        claims=lambda: store.prepared if settings.dra else (),
     )
     parts |= {"hand-over": chooser.run, "specs": sweeper.run}
-    limits = _limits(settings, clock, feed, held, chooser, parts)
     refusals = Refusals(api=api, clock=clock)
     start_check = StartCheck(
         node=node,
@@ -153,7 +177,8 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
 
         now = usage.view()
         measured = replace(now, measured=sensors(now.gpus)) if now else None
-        text = metrics.page(measured, start_check.starts(), watchdog.actions, node)
+        claims = (claimer.claimed(), claimer.outcomes) if claimer else ()
+        text = metrics.page(measured, start_check.starts(), watchdog.actions, node, *claims)
         return Response(200, text, metrics.CONTENT_TYPE)
 
     if settings.metrics_port:
@@ -174,6 +199,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
             oversubscription.assess,
             limits.assess,
             lambda latest: join.with_watchdog(latest, policy, usage.unseen()),
+            modes.assess,
         ],
     )
     publisher = Publisher(
@@ -184,6 +210,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         recheck_s=settings.publish_interval,
         final=lambda latest: chooser.agrees(latest) and oversubscription.agrees(latest),
     )
+    modes.told.append(lambda: publisher.done)
     probe = Probe(
         port=settings.probe_port,
         clock=clock,
@@ -209,6 +236,47 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
     return parts
 
 
+def _claims(
+    settings: Settings,
+    clock: Clock,
+    feed: InventoryFeed,
+    chooser: Chooser,
+    hand_over: DeviceHandOver,
+    limit: Callable[[LimitedStart], ContainerEdits],
+    store: ClaimStore,
+) -> tuple[Modes, ClaimDriver | None, Mapping[str, Part]]:
+    """What decides on modes; and what prepares claims, if that is on."""
+    if not settings.dra:
+        return Modes(node=chooser.node_facts, clock=clock), None, {}
+    driver = ClaimDriver(
+        node=store.node, api=store.api, clock=clock, feed=feed, hand_over=hand_over, limit=limit, store=store
+    )
+    slices = SlicePublisher(
+        api=store.api,
+        clock=clock,
+        node=store.node,
+        feed=feed,
+        facts=chooser.node_facts,
+        prepared=lambda: store.prepared,
+    )
+    driver.on_change = slices.wake
+    modes = Modes(
+        node=chooser.node_facts,
+        clock=clock,
+        claims=driver.holders,
+        prepared=driver.gpus,
+        problem=lambda: slices.problem,
+        version=lambda: feed.latest.version if feed.latest else 0,
+        told=[lambda: slices.done],
+        enabled=True,
+    )
+    driver.is_known = lambda: modes.known
+    server = DraServer(
+        kubelet=settings.kubelet_dir, node=store.node, driver=driver, feed=feed, clock=clock, on_registered=slices.wake
+    )
+    return modes, driver, {"claims": driver.run, "slices": slices.run, "kubelet claims": server.run}
+
+
 def _hand_over(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFeed) -> tuple[Chooser, DeviceHandOver]:
     files = SpecFiles(settings.cdi_dir)
     reader = SpecReader(directories=tuple(dict.fromkeys((*_SPECS, settings.cdi_dir))), own=settings.cdi_dir)
@@ -224,7 +292,7 @@ def _hand_over(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFe
             simulated=settings.gpu_source != NVML,
         ),
         has_nvidia_specs=lambda: any(spec.is_nvidia for spec in reader.specs()),
-        recheck_s=settings.publish_interval,
+        recheck_s=min(settings.publish_interval, _MODE_S) if settings.dra else settings.publish_interval,
     )
     devices = DeviceHandOver(
         choice=chooser.latest, gpus=lambda: feed.latest.raw if feed.latest else {}, files=files, specs=reader.specs
@@ -233,11 +301,18 @@ def _hand_over(settings: Settings, api: KubeApi, clock: Clock, feed: InventoryFe
 
 
 def _limits(
-    settings: Settings, clock: Clock, feed: InventoryFeed, held: Held, chooser: Chooser, parts: dict[str, Part]
+    settings: Settings,
+    clock: Clock,
+    feed: InventoryFeed,
+    held: Held,
+    held_in_all: Held,
+    chooser: Chooser,
+    parts: dict[str, Part],
 ) -> NodeLimits:
+    """Args: held: what pods were granted; held_in_all: what claims have, too."""
     backends: list[LimitBackend] = [
         MigBackend(),
-        MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, held=held),
+        MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, held=held_in_all),
         HamiCoreBackend(directory=settings.hami_core_dir),
         AdvisoryBackend(),
     ]

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from deviceplugin import causes
 from deviceplugin.usage.join import GpuTotal, NodeUsage, Row
 from gpushare import names
-from gpushare.model.gpu import GpuHealth
+from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.runtime import exposition
 from gpushare.runtime.exposition import short
 from gpushare.units import MIB
@@ -60,6 +60,8 @@ _FAMILIES: Final[Mapping[str, tuple[Sequence[str], str]]] = {  # counters end wi
         ("node", "outcome", "reason"),
         "Starts of containers that hold GPUs, by outcome and the reason of a refusal",
     ),
+    "claimed_bytes": (_GPU, "Memory of a GPU of mode dra that prepared ResourceClaims have"),
+    "claims_total": (("node", "outcome"), "Answers to the kubelet's calls for ResourceClaims, by outcome"),
     "watchdog_actions_total": (
         ("node", "action", "result"),
         "What the watchdog did about containers above their grant",
@@ -68,7 +70,15 @@ _FAMILIES: Final[Mapping[str, tuple[Sequence[str], str]]] = {  # counters end wi
 Counts = Mapping[tuple[str, str], int]  # of starts by outcome and reason, or of actions by action and result
 
 
-def page(usage: NodeUsage | None, starts: Counts, actions: Counts, node: str) -> bytes:
+def page(
+    usage: NodeUsage | None,
+    starts: Counts,
+    actions: Counts,
+    node: str,
+    claimed: Sequence[tuple[Gpu, int]] = (),
+    claims: Mapping[str, int] | None = None,
+) -> bytes:
+    """Args: claimed: GPUs of mode dra, with the bytes that claims have of each; claims: answers by outcome."""
     found = _Families()
     if usage is not None:
         found.of_node(usage)
@@ -77,6 +87,10 @@ def page(usage: NodeUsage | None, starts: Counts, actions: Counts, node: str) ->
     for name, counts in (("starts_total", starts), ("watchdog_actions_total", actions)):
         for labels, count in counts.items():
             found.add(name, [node, *labels], count)
+    for gpu, size in claimed:
+        found.add("claimed_bytes", [node, short(gpu.uuid), gpu.label], size)
+    for outcome, count in (claims or {}).items():
+        found.add("claims_total", [node, outcome], count)
     registry = exposition.registry(names.PLUGIN)
     registry.register(found)
     return exposition.page(registry)

@@ -10,10 +10,10 @@ from typing import Any, Final
 from deviceplugin.inventory import InventoryFeed, PostedInventory
 from gpushare import names, units
 from gpushare.errors import WireError
-from gpushare.identity import NodeName, PodRef
+from gpushare.identity import GpuUuid, NodeName, PodRef
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi, PatchKind
-from gpushare.model.gpu import HandOver, NodeInventory
+from gpushare.model.gpu import HandOver, Mode, NodeInventory
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
 from gpushare.wire import fields, inventory as wire
@@ -36,11 +36,16 @@ class NodeFacts:
     limits_label: str = ""
     oversubscription_label: str = ""
     published: HandOver | None = None  # what an inventory says that is on the Node already
+    modes: Mapping[GpuUuid, Mode] = field(default_factory=dict)  # the same, of its GPUs
+    mode: str = ""  # this and those below are values of annotations
+    cordon: str = ""
+    uid: str = ""
 
 
 def read_node(node: Mapping[str, Any]) -> NodeFacts:
     metadata, status = fields.mapping(node, "metadata", "node"), fields.mapping(node, "status", "node")
     info, labels = fields.mapping(status, "nodeInfo", "status"), fields.mapping(metadata, "labels", "metadata")
+    annotations = fields.mapping(metadata, "annotations", "metadata")
     try:
         posted = wire.of_node(node)
     except WireError:
@@ -53,6 +58,10 @@ def read_node(node: Mapping[str, Any]) -> NodeFacts:
         limits_label=fields.text(labels, names.LABEL_LIMITS, "metadata.labels"),
         oversubscription_label=fields.text(labels, names.LABEL_OVERSUBSCRIPTION, "metadata.labels"),
         published=posted.hand_over if posted else None,
+        modes={gpu.uuid: mode for mode, gpus in posted.of_modes.items() for gpu in gpus} if posted else {},
+        mode=fields.text(annotations, names.ANNOTATION_MODE, "metadata.annotations"),
+        cordon=fields.text(annotations, names.ANNOTATION_CORDON, "metadata.annotations"),
+        uid=fields.text(metadata, "uid", "metadata"),
     )
 
 
@@ -65,14 +74,15 @@ class Publisher:
     recheck_s: float  # how often to look whether somebody changed what was written
     final: Callable[[NodeInventory], bool] = lambda _inventory: True  # may others be told? If not, another comes soon
     published: threading.Event = field(default_factory=threading.Event)  # set once the first inventory is on the Node
+    done: int = field(init=False, default=0)  # the version of the inventory that is on the Node
     _again: bool = field(init=False, default=False)
 
     def run(self, stop: threading.Event) -> None:
         """Publish every change until `stop` is set; an API server that does not answer is tried again."""
         backoff = Backoff()
-        done, checked = 0, self.clock.monotonic()
+        checked = self.clock.monotonic()
         while not stop.is_set():
-            snapshot = self.feed.newer(done, over=lambda: stop.is_set() or self._again, seconds=1.0)
+            snapshot = self.feed.newer(self.done, over=lambda: stop.is_set() or self._again, seconds=1.0)
             if self._again or self.clock.monotonic() - checked >= self.recheck_s:
                 snapshot = self.feed.latest
             if stop.is_set() or snapshot is None:
@@ -82,14 +92,14 @@ class Publisher:
                 continue
             self._again, checked = False, self.clock.monotonic()
             try:
-                self._publish(snapshot, known=snapshot.version == done)
+                self._publish(snapshot, known=snapshot.version == self.done)
             except kube.KubeError as error:
                 delay = backoff.next_s()
                 logs.event(_LOG, "not published", level=logging.WARNING, error=_explain(error), retry_s=delay)
                 self.clock.wait(stop, delay)
-                done = 0
+                self.done = 0
             else:
-                done = snapshot.version
+                self.done = snapshot.version
                 self.published.set()
                 backoff.reset()
 

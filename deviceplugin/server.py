@@ -129,19 +129,19 @@ class PluginServer:
         return grpc.method_handlers_generic_handler(
             "v1beta1.DevicePlugin",
             {
-                "GetDevicePluginOptions": _unary(lambda _request, _context: options(), api.Empty),
+                "GetDevicePluginOptions": unary(lambda _request, _context: options(), api.Empty),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                     self.list_and_watch,
                     request_deserializer=api.Empty.FromString,
                     response_serializer=api.ListAndWatchResponse.SerializeToString,
                 ),
-                "Allocate": _unary(self.allocate, api.AllocateRequest),
-                "PreStartContainer": _unary(self.pre_start, api.PreStartContainerRequest),
+                "Allocate": unary(self.allocate, api.AllocateRequest),
+                "PreStartContainer": unary(self.pre_start, api.PreStartContainerRequest),
             },
         )
 
 
-def _unary(behaviour: Callable[[Any, Any], Any], request: Any) -> Any:
+def unary(behaviour: Callable[[Any, Any], Any], request: Any) -> Any:
     """A handler of one call. Args: request: its message; what is answered serialises itself."""
     return grpc.unary_unary_rpc_method_handler(
         behaviour,

@@ -114,6 +114,15 @@ class Settings:
     device_plugins_dir: Path = option(
         Path("/var/lib/kubelet/device-plugins"), "directory of the kubelet's and the plugins' sockets", parse=Path
     )
+    dra: bool = option(
+        False,
+        f"true or false: GPUs of mode dra ({names.ANNOTATION_MODE} of a node) are shared by ResourceClaims; needs"
+        " Kubernetes 1.36",
+        parse=boolean,
+    )
+    kubelet_dir: Path = option(
+        Path("/var/lib/kubelet"), "the kubelet's directory, for --dra; at the same path as on the node", parse=Path
+    )
     pod_resources_socket: Path = option(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "the kubelet's PodResources socket, which says who holds which devices",

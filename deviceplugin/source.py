@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from deviceplugin.causes import NONE, Cause, Code
@@ -40,6 +40,8 @@ class RawGpu:
     simulated: bool = False  # whether it is made up, and has no device node
     fault: Cause = NONE  # why no new work may be placed on it, in a few words; empty for a healthy GPU
     mig: MigInstance | None = None  # set for a part of a GPU, whose `memory_bytes` are the part's
+    attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """What claims select by, by the names of NVIDIA's DRA driver."""
 
 
 class GpuSource(Protocol):

@@ -47,6 +47,7 @@ def install(
     *,
     config: Mapping[str, str] | None = None,
     profile: str | None = None,
+    components: Sequence[str] = (),
     say: provision.Say = provision.say_nothing,
 ) -> None:
     """Build the images from the local tree, give them to the nodes, apply the manifests and wait until all serve.
@@ -55,6 +56,7 @@ def install(
         cluster: a running cluster.
         config: entries to add to the ConfigMap gpushare-config, such as shorter leases for tests.
         profile: YAML of simulated GPUs instead of the overlay's own.
+        components: folders of `manifests/`, which kubectl reads from 1.21 on.
         say: called with one line of progress at a time.
     """
     with process.timed(say, "images of this project"):
@@ -65,9 +67,8 @@ def install(
     # On servers before 1.21 namespaces do not carry their name as a label, which the webhooks' selectors need.
     cluster.kubectl("label", "--overwrite", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system")
     with process.timed(say, "kubectl apply -k manifests"):
-        cluster.kubectl(
-            "apply", "-k", str(kustomization(cluster, config or {}, profile)), timeout_s=limits.INSTALLATION_S
-        )
+        written = kustomization(cluster, config or {}, profile, components=components)
+        cluster.kubectl("apply", "-k", str(written), timeout_s=limits.INSTALLATION_S)
     with process.timed(say, "webhook, controller, scheduler and device plugins ready"):
         wait_ready(cluster)
 
@@ -132,7 +133,9 @@ def bases(version: provision.Version, *, whole_gpus: bool = False, tree: Tree = 
     return [manifests / "overlays" / ("simulated" if since == "1.30" else f"simulated-{since}")]
 
 
-def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | None, tree: Tree = LOCAL) -> Path:
+def kustomization(
+    cluster: Cluster, config: Mapping[str, str], profile: str | None, tree: Tree = LOCAL, components: Sequence[str] = ()
+) -> Path:
     """A directory with a user's own kustomization on top of the manifests: the scheduler's version and the settings."""
     patches = [config_map("gpushare-config", config)]
     if tree.root == ROOT:
@@ -148,11 +151,16 @@ def kustomization(cluster: Cluster, config: Mapping[str, str], profile: str | No
         {"name": "gpushare", "newTag": tree.image.rpartition(":")[2]},
         {"name": SCHEDULER_IMAGE, "newTag": scheduler_tag(cluster)},
     ]
-    return write_kustomization(cluster.workdir / "kustomization", built_on, patches, images)
+    added = [tree.root / "manifests" / name for name in components]
+    return write_kustomization(cluster.workdir / "kustomization", built_on, patches, images, added)
 
 
 def write_kustomization(
-    directory: Path, built_on: Sequence[Path], patches: Sequence[Mapping[str, object]], images: Sequence[object] = ()
+    directory: Path,
+    built_on: Sequence[Path],
+    patches: Sequence[Mapping[str, object]],
+    images: Sequence[object] = (),
+    components: Sequence[Path] = (),
 ) -> Path:
     """A directory with a user's own kustomization, which every kubectl can read."""
     directory.mkdir(exist_ok=True)
@@ -166,6 +174,8 @@ def write_kustomization(
         "images": list(images),
         "patchesStrategicMerge": names,
     }
+    if components:  # a field that old kubectls do not know
+        document["components"] = [str(up.joinpath(*each.parts[1:])) for each in components]
     (directory / "kustomization.yaml").write_text(json.dumps(document))
     return directory
 

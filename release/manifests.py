@@ -23,6 +23,7 @@ COMPONENTS: Final[Mapping[str, Json]] = {
     "limits/mps": {"limits": {"mps": True}},
     "dashboard": {"dashboard": {"enabled": True}},
     "placeholders": {"placeholders": 10},
+    "dra": {"dra": {"enabled": True}, "kubeVersion": "1.36.0"},
     "openshift": {"openshift": {"enabled": True}},
     "monitoring": {
         "monitoring": {kind: {"enabled": True} for kind in ("podMonitor", "serviceMonitor", "rules", "dashboards")},

@@ -226,6 +226,10 @@ class Chooser:
     def oversubscription_label(self) -> str | None:
         return self._facts.oversubscription_label if self.known.is_set() else None
 
+    def node_facts(self) -> NodeFacts | None:
+        """The Node as it was read last; None until it was."""
+        return self._facts if self.known.is_set() else None
+
     def run(self, stop: threading.Event) -> None:
         backoff = Backoff()
         while not stop.is_set():

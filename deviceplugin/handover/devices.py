@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -233,6 +233,10 @@ class DeviceHandOver:
 
     def prepare(self, ids: frozenset[str], recipients: Sequence[Recipient]) -> None:
         """Make the devices that Allocate has named for these IDs, and unmake earlier ones. May raise HandOverError."""
+        self.make(recipients, before=self._of(ids))
+
+    def make(self, recipients: Sequence[Recipient], before: Sequence[SpecFile] = ()) -> None:
+        """Make devices, and unmake those before them that are others. May raise HandOverError."""
         is_needed = any(recipient.names for recipient in recipients)
         chosen, known, specs = self.choice(), self.gpus(), self.specs() if is_needed else ()
         wanted = {
@@ -245,7 +249,7 @@ class DeviceHandOver:
             if not spec.devices.keys().isdisjoint({file.device for file in wanted}):
                 raise HandOverError(f"{spec.path} makes the same CDI device; remove that file")
         try:
-            for file in set(self._of(ids)) - wanted.keys():
+            for file in set(before) - wanted.keys():
                 self.files.remove(file)
             for file, edits in wanted.items():
                 self.files.write(file, edits)
@@ -259,7 +263,10 @@ class DeviceHandOver:
         asks before each, so the others no longer need theirs.
         """
         self.remove_forged()
-        for file in {*self._of(ids), *(file for file in self.files.found() if file.uid == uid)}:
+        self.unmake({*self._of(ids), *(file for file in self.files.found() if file.uid == uid)})
+
+    def unmake(self, files: Iterable[SpecFile]) -> None:
+        for file in files:
             try:
                 self.files.remove(file)
             except SpecFileError as error:
@@ -292,6 +299,7 @@ class SpecSweeper:
     devices: DeviceHandOver
     pods: Pods
     clock: Clock
+    claims: Callable[[], Collection[str] | None] = tuple  # UIDs of ResourceClaims, whose specs others remove
     _needed: set[str] = field(init=False, default_factory=set)  # UIDs of the pods that had GPUs at the last look
 
     def run(self, stop: threading.Event) -> None:
@@ -305,10 +313,10 @@ class SpecSweeper:
         before = self.clock.now().timestamp() - _YOUNG_S
         files = self.devices.files
         files.remove_unfinished(before)
-        known = self.pods()
-        if known is None:
+        known, claims = self.pods(), self.claims()
+        if known is None or claims is None:
             return
-        needed: set[str] = {pods.ref(pod).uid for pod in known if pods.holds_gpus(pod)}
+        needed: set[str] = {pods.ref(pod).uid for pod in known if pods.holds_gpus(pod)} | {*claims}
         gone, self._needed = self._needed - needed, needed
         for file in files.found():
             if file.uid in gone or (file.uid not in needed and files.written_at(file) < before):

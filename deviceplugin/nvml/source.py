@@ -3,7 +3,7 @@
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,9 @@ _TIMEOUT_S: Final = 30.0  # a driver that is asked for the first time may start 
 _GONE: Final = Cause(Code.MIG_GONE, "the MIG instance no longer exists")
 _IN_MIG_MODE: Final = Cause(Code.MIG_MODE, "the GPU is in MIG mode")
 _PROFILE: Final = re.compile(r" MIG (\S+)$")  # in a name such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`
+_ARCHITECTURES: Final = dict(
+    enumerate(("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"), 2)
+)
 _RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name
 _ACTIONS: Final = {
     1: "reset the GPU",
@@ -165,6 +168,7 @@ class NvmlSource:
             memory_bytes=0,
             numa=_numa(nvml, handle, self.pci_devices),
             minor=_minor(nvml, handle),
+            attributes=tuple(_attributes(nvml, handle, self.pci_devices)),
         )
         self._faults.watch(handle, uuid)
         if index in self._away:  # what took it away and brought it back was a reset
@@ -277,6 +281,29 @@ def _minor(nvml: Any, handle: Any) -> int | None:
     with suppress(nvml.NVMLError):
         return int(nvml.nvmlDeviceGetMinorNumber(handle))
     return None
+
+
+def _attributes(nvml: Any, handle: Any, pci_devices: Path) -> Iterator[tuple[str, str]]:
+    """As far as driver and machine tell them. Versions have three numbers without leading zeros."""
+    with suppress(nvml.NVMLError):
+        yield "architecture", _ARCHITECTURES.get(nvml.nvmlDeviceGetArchitecture(handle), "Unknown")
+    with suppress(nvml.NVMLError):
+        yield "cudaComputeCapability", _version(".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(handle))))
+    with suppress(nvml.NVMLError):
+        yield "driverVersion", _version(nvml.nvmlSystemGetDriverVersion())
+    with suppress(nvml.NVMLError):
+        number = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        yield "cudaDriverVersion", f"{number // 1000}.{number % 1000 // 10}.0"
+    with suppress(nvml.NVMLError):
+        bus = nvml.nvmlDeviceGetPciInfo(handle).busId.lower()[-12:]
+        yield "resource.kubernetes.io/pciBusID", bus
+        if root := re.search(r"/(pci[0-9a-f]{4}:[0-9a-f]{2})/", str((pci_devices / bus).resolve())):
+            yield "resource.kubernetes.io/pcieRoot", root[1]
+
+
+def _version(text: str) -> str:
+    numbers = [int(part) for part in re.findall(r"\d+", text)[:3]]
+    return ".".join(map(str, [*numbers, 0, 0, 0][:3]))
 
 
 def _caps(nvml: Any, handle: Any, gpu_minor: int | None, mig_minors: Path) -> tuple[int, ...]:

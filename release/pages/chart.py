@@ -39,7 +39,7 @@ FIXED: Final = frozenset(
         *("namespace", "address", "bind_address", "port", "probe_port", "metrics_port", "kubeconfig", "node_name"),
         *("device_plugins_dir", "pod_resources_socket", "cdi_dir", "cgroup_mount", "mps_dir", "mps_shared_memory"),
         *("cert_dir", "worker_tmp_dir", "lease", "identity", "runtime_class", "controller_user"),
-        *("placeholders", "pod"),
+        *("placeholders", "pod", "dra", "kubelet_dir"),
         "simulated_processes",  # for tests
     }
 )
@@ -132,6 +132,7 @@ RULES: Final[Mapping[str, Json]] = {
     "runtimeClass.refuse": enum("", "without-gpus", "always", "nothing"),
     "runtimeClass.names": NAMES,
     "exemptNamespaces": NAMES,
+    "dra.claimsPerPod": COUNT,
     "watchdog": enum("none", "report", "evict", "kill"),
     "placeholders": {"type": "integer", "minimum": 0, "maximum": 100},
     "certificates.source": enum("self", "cert-manager", "files"),

@@ -91,7 +91,8 @@ def plugin_page() -> str:
     )
     starts = {("accepted", ""): 0, **{("refused", reason.value): 0 for reason in Reason}}
     actions = {("report", "done"): 1}
-    return plugin_metrics.page(usage, starts, actions, NODE).decode()
+    claims = dict.fromkeys(("prepared", "refused", "unprepared"), 1)
+    return plugin_metrics.page(usage, starts, actions, NODE, [(make_gpu(2, 16), 0)], claims).decode()
 
 
 def webhook_page() -> str:
@@ -180,6 +181,8 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_plugin_gpu_processes": "alert if none is known for long: the driver names processes as another process"
     " namespace does",
     "gpushare_plugin_watchdog_actions": "report, evict, terminate, kill, and whether it worked",
+    "gpushare_plugin_claimed_bytes": "how full a GPU of [mode dra](../claims.md) is",
+    "gpushare_plugin_claims": "prepared, refused, unprepared; alert on refusals that go on",
     "gpushare_plugin_starts": "[the reasons](../troubleshoot.md#the-pod-is-bound-but-its-container-does-not-start)",
 }
 
@@ -208,6 +211,8 @@ CODES: Final[Mapping[Code, str]] = {
     Code.DRIVER_OLD: "the driver is older than r615",
     Code.MPS_SILENT: "the MPS daemon does not run or does not answer",
     Code.LIBRARY: "HAMi-core was not supplied, or its files are not right",
+    Code.MODE: "the GPU is to change its mode, and waits until no one holds it",
+    Code.DRA: "the GPU is of mode dra, and this cluster or node cannot have claims",
     Code.OTHER: "none of these",
 }
 

@@ -2,17 +2,37 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from gpushare import names
+from gpushare.kube import api as kube, credentials
+from gpushare.kube.client import RestClient
 from localcluster import installation, provision
 from localcluster.apiserver import POLICIES_SINCE, WEBHOOKS, WORKLOADS, ApiServer
+from localcluster.provision import Version
 from testing import skips
-from tests.apiserver.policies import CLASSES, OF_NVIDIA, OTHERS, PLAIN, SAMPLES, TEAM, choosing, wait_for
-from tests.apiserver.server import Server
+from testing.manifests import helm
+from tests.apiserver.policies import (
+    CLASSES,
+    MINE,
+    OF_NVIDIA,
+    OTHER,
+    OTHERS,
+    PLAIN,
+    SAMPLES,
+    SLICES,
+    TEAM,
+    Plugins,
+    choosing,
+    slice_of,
+    wait_for,
+)
+from tests.apiserver.server import Json, Server, refusal
 
 HERE: Final = Path(__file__).parent
 CONFIG: Final = {"GPUSHARE_WHOLE_GPUS": "true"}
@@ -75,3 +95,49 @@ def without_class_policy(policies: Server) -> Iterator[Server]:
     """The same where the policy of RuntimeClasses refuses nothing: of several that refuse a pod, any one is named."""
     with choosing(policies, {"refuse": "nothing"}, PLAIN, refused=False):
         yield policies
+
+
+@pytest.fixture(scope="session")
+def plugins(policies: Server) -> Iterator[Plugins]:
+    """There are two nodes."""
+    for name in (MINE, OTHER):
+        metadata = {"name": name, "labels": {"zone": "1"}, "annotations": {"x": "y"}}
+        amounts = {"cpu": "4", names.GPU_MEM: "60"}
+        policies.api.create("/api/v1/nodes", {"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24"}})
+        status = {"capacity": amounts, "allocatable": amounts}
+        policies.api.patch(kube.node_path(name, "status"), {"status": status})
+    spec = {"serviceAccountName": names.PLUGIN, "nodeName": MINE, "containers": [{"name": "c", "image": "i"}]}
+    own = policies.api.create(
+        f"/api/v1/namespaces/{names.NAMESPACE}/pods", {"metadata": {"name": "plugin"}, "spec": spec}
+    )
+    reference = {"kind": "Pod", "apiVersion": "v1", "name": "plugin", "uid": own["metadata"]["uid"]}
+    tokens = [_token(policies, {"boundObjectRef": reference}), _token(policies, {})]
+    admin = credentials.of_kubeconfig(str(policies.running.control.kubeconfig))
+    made = [
+        RestClient(replace(admin, cert_file=None, key_file=None, token_source=partial(str, each))) for each in tokens
+    ]
+    node, change = kube.node_path(MINE), {"metadata": {"annotations": {names.ANNOTATION_INVENTORY: "{}"}}}
+    policies.eventually(
+        "the policy of nodes is in force",
+        lambda: names.NODES_POLICY in str(refusal(lambda: made[1].patch(node, change, params={"dryRun": "All"}))),
+    )
+    yield Plugins(*made)
+    for each in made:
+        each.close()
+
+
+def _token(server: Server, spec: Json) -> str:
+    path = f"/api/v1/namespaces/{names.NAMESPACE}/serviceaccounts/{names.PLUGIN}/token"
+    made = server.api.create(path, {"spec": {"audiences": [], **spec}})
+    return str(made["status"]["token"])
+
+
+@pytest.fixture(scope="session")
+def dra(policies: Server) -> Server:
+    """The same with what the chart makes for dynamic resource allocation, and a slice of each node from before."""
+    skips.older(policies.version, Version(1, 36), "it shares no device by amounts")
+    for node in (MINE, OTHER):
+        policies.api.create(SLICES, slice_of(node, name=node))
+    before = [each["metadata"] for each in helm.objects()]
+    policies.running.create(each for each in helm.objects(dra={"enabled": True}) if each["metadata"] not in before)
+    return policies

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from gpushare import names
 from gpushare.kube import api as kube
+from gpushare.kube.client import RestClient
 from testing.reviews import ALL, VOID
 from tests.apiserver.server import Json, Server, refusal, refused_by
 
@@ -13,7 +15,19 @@ TEAM: Final = "team-a"
 CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 OF_NVIDIA: Final = ("nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
 OTHERS: Final = ("runc", "nvidia-other", "gpu-runtime")
+MINE, OTHER = "node-a", "node-b"
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 CHOICE: Final = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.RUNTIME_CLASS_POLICY}"
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """Clients with the rights of the device plugin."""
+
+    of_its_pod: RestClient
+    """With the token that its pod on the node MINE was given."""
+    of_no_pod: RestClient
+    """With one that says nothing of a node."""
 
 
 def container(name: str = "a", *env: Json, limits: Mapping[str, object] | None = None, **fields: object) -> Json:
@@ -32,6 +46,12 @@ def pod(
     metadata = {"name": name, "annotations": dict(annotations or {}), "labels": dict(labels or {})}
     listed = list(containers) or [container("a")]
     return {"metadata": metadata, "spec": {"containers": listed, "initContainers": list(init), **spec}}
+
+
+def slice_of(node: str, *, name: str = "new", driver: str = names.DRA_DRIVER, pool: str = "", **spec: Any) -> Json:
+    numbers = {"generation": 1, "resourceSliceCount": 1}
+    fixed = {"driver": driver, "pool": {"name": pool or node, **numbers}, "devices": [{"name": "gpu-0"}]}
+    return {"metadata": {"name": name}, "spec": {**fixed, **(spec or {"nodeName": node})}}
 
 
 def under(runtime: str | None, value: Json) -> Json:

@@ -1,15 +1,14 @@
 """What the API server refuses by itself: a device plugin that writes more than the GPUs of its own node."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube, credentials
+from gpushare.kube import api as kube
 from gpushare.kube.client import RestClient
+from tests.apiserver.policies import MINE, OTHER, Plugins
 from tests.apiserver.server import Json, Server, refusal, refused_by
 
 POLICY: Final = names.NODES_POLICY
@@ -18,51 +17,9 @@ MORE = (
     f"a device plugin may change nothing of a Node but the annotation {names.ANNOTATION_INVENTORY} and the amounts of"
     f" {names.GPU_COUNT} and {names.GPU_CORE}"
 )
-OURS: Final = f"/api/v1/namespaces/{names.NAMESPACE}"
-MINE, OTHER = "node-a", "node-b"
 INVENTORY: Final[Json] = {"metadata": {"annotations": {names.ANNOTATION_INVENTORY: "{}"}}}
 AMOUNTS: Final = {names.GPU_COUNT: "4", names.GPU_CORE: "400"}
 PUBLISH: Final[Json] = {"status": {"capacity": AMOUNTS, "allocatable": AMOUNTS}}
-
-
-@dataclass(frozen=True)
-class Plugins:
-    """Clients with the rights of the device plugin."""
-
-    of_its_pod: RestClient
-    """With the token that its pod on the first node was given."""
-    of_no_pod: RestClient
-    """With one that says nothing of a node."""
-
-
-@pytest.fixture(scope="module")
-def plugins(policies: Server) -> Iterator[Plugins]:
-    for name in (MINE, OTHER):
-        metadata = {"name": name, "labels": {"zone": "1"}, "annotations": {"x": "y"}}
-        amounts = {"cpu": "4", names.GPU_MEM: "60"}
-        policies.api.create("/api/v1/nodes", {"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24"}})
-        status = {"capacity": amounts, "allocatable": amounts}
-        policies.api.patch(kube.node_path(name, "status"), {"status": status})
-    spec = {"serviceAccountName": names.PLUGIN, "nodeName": MINE, "containers": [{"name": "c", "image": "i"}]}
-    own = policies.api.create(f"{OURS}/pods", {"metadata": {"name": "plugin"}, "spec": spec})
-    reference = {"kind": "Pod", "apiVersion": "v1", "name": "plugin", "uid": own["metadata"]["uid"]}
-    tokens = [token(policies, {"boundObjectRef": reference}), token(policies, {})]
-    admin = credentials.of_kubeconfig(str(policies.running.control.kubeconfig))
-    made = [
-        RestClient(replace(admin, cert_file=None, key_file=None, token_source=partial(str, each))) for each in tokens
-    ]
-    policies.eventually(
-        "the policy of nodes is in force", lambda: POLICY in str(refusal(lambda: patch(made[1], MINE, INVENTORY)))
-    )
-    yield Plugins(*made)
-    for each in made:
-        each.close()
-
-
-def token(server: Server, spec: Json) -> str:
-    body = {"spec": {"audiences": [], **spec}}
-    made = server.api.create(f"{OURS}/serviceaccounts/{names.PLUGIN}/token", body)
-    return str(made["status"]["token"])
 
 
 def patch(client: RestClient, node: str, body: Json) -> object:

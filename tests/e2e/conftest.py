@@ -42,6 +42,7 @@ CDI_NODES = [int(number) for number in os.environ.get("E2E_CDI", "1").split()]
 """Numbers of the nodes whose container runtime has CDI; an empty setting: none."""
 PLACES = [f"node-{number}" for number in ((1, 2) if len(CDI_NODES) == 1 else (1,))]
 """One node of each way to hand GPUs over."""
+CLAIMS_SINCE = Version(1, 36)
 REMOVES_AT_ONCE = Version(1, 22)
 """Older kubelets remove a pod up to a minute after its containers have ended: with their next garbage collection."""
 PROFILE = f"gpus: [{{model: Simulated, memoryMiB: {GPU_GIB * 1024}, count: {GPUS_PER_NODE}}}]"
@@ -106,7 +107,8 @@ def say(pytestconfig: pytest.Config) -> Say:
 def cluster(say: Say) -> Iterator[Cluster]:
     """Two nodes, of which one hands GPUs over by CDI and one by the variable; the logs stay when a test failed."""
     with Cluster(nodes=2, cdi=CDI_NODES, audit=True, kubelet_configuration={"maxPods": 220}, say=say) as running:
-        installation.install(running, config=CONFIG, profile=PROFILE, say=say)
+        components = ["dra"] if running.version >= CLAIMS_SINCE else []
+        installation.install(running, config=CONFIG, profile=PROFILE, components=components, say=say)
         yield running
 
 

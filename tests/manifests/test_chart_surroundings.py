@@ -1,5 +1,6 @@
 """What the chart makes around the components: RuntimeClass, exemptions, networks, certificates, monitoring."""
 
+import helm_python
 import pytest
 
 from gpushare import names
@@ -75,6 +76,24 @@ def test_the_notes_say_whether_limits_are_held_and_that_alerts_need_scraping() -
     assert "never stop firing" in helm.notes(monitoring=rules)
     on = {"enabled": True}
     assert "never stop firing" not in helm.notes(monitoring=rules | {"podMonitor": on, "serviceMonitor": on})
+
+
+def test_dynamic_resource_allocation_is_off_until_it_is_asked_for() -> None:
+    before, found = [each["metadata"] for each in objects()], objects(dra={"enabled": True, "claimsPerPod": 2})
+    made = {(each["kind"], each["metadata"]["name"]): each for each in found if each["metadata"] not in before}
+    policies = {names.CLAIMS_POLICY, names.CLAIM_PODS_POLICY, names.SLICES_POLICY}
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    rights = {(kind, f"{names.PLUGIN}-dra") for kind in ("ClusterRole", "ClusterRoleBinding")}
+    bound = {(kind, name) for kind in kinds for name in policies}
+    assert made.keys() == {("DeviceClass", names.DEVICE_CLASS), *rights, *bound}
+    limit, _, named, apart = made[kinds[0], names.CLAIM_PODS_POLICY]["spec"]["validations"]
+    assert limit["expression"].endswith(" <= 2")
+    other = objects(dra={"enabled": True, "sharedClaims": True}, scheduler={"enabled": False})
+    left = tree.one(other, kinds[0], names.CLAIM_PODS_POLICY)["spec"]["validations"]
+    assert len(left) == 2
+    assert not {named["message"], apart["message"]} & {each.get("message") for each in left}
+    with pytest.raises(helm_python.HelmError, match=r"dra\.enabled: Kubernetes 1\.35\.4 .* leave it false until"):
+        objects(kubeVersion="1.35.4", dra={"enabled": True})
 
 
 def test_prometheus_is_let_to_the_metrics_and_not_to_the_extender() -> None:

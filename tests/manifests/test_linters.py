@@ -20,6 +20,7 @@ PARTS: Final[Json] = {
     "limits": {"cgroup": True, "mps": True},
     "watchdog": "kill",
     "placeholders": 1,
+    "dra": {"enabled": True},
     "kubeVersion": "1.36.0",
 }
 FINE: Final = "ClusterIP"

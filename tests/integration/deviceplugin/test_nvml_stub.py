@@ -157,6 +157,29 @@ def test_a_gpu_is_read_with_its_numa_node_if_the_machine_has_any(
         assert source.read() == [RawGpu(uuid=uuid, index=0, model="Tesla T4", memory_bytes=memory, numa=numa, minor=4)]
 
 
+def test_what_claims_select_by_is_what_driver_and_machine_tell(
+    source: NvmlSource, nvml_stub: Stub, tmp_path: Path
+) -> None:
+    nvml_stub.add_gpu()
+    (gpu,) = source.read()
+    assert gpu.attributes == (("driverVersion", "580.95.5"), ("resource.kubernetes.io/pciBusID", "0000:01:00.0"))
+    nvml_stub.set({"cuda": 12080, "0.architecture": 9, "0.capability": "9 0", "0.bus": "00000000:3B:00.0"})
+    card = tmp_path / "devices" / "pci0000:3a" / "0000:3a:00.0" / "0000:3b:00.0"
+    card.mkdir(parents=True)
+    (tmp_path / "0000:3b:00.0").symlink_to(card)
+    (gpu,) = source.read()
+    assert dict(gpu.attributes) == {
+        "architecture": "Hopper",
+        "cudaComputeCapability": "9.0.0",
+        "driverVersion": "580.95.5",
+        "cudaDriverVersion": "12.8.0",
+        "resource.kubernetes.io/pciBusID": "0000:3b:00.0",
+        "resource.kubernetes.io/pcieRoot": "pci0000:3a",
+    }
+    nvml_stub.set({"0.architecture": 99})
+    assert dict(source.read()[0].attributes)["architecture"] == "Unknown"
+
+
 class Calls:
     """The binding; counts the functions that are called."""
 

@@ -380,3 +380,9 @@ def test_a_failure_says_what_to_do_and_is_tried_again(
     with publishing(api):
         pass
     assert [line["error"] for line in fields_of(caplog, "not published")] == [message] * 2
+
+
+def test_what_claims_have_is_of_their_gpus() -> None:
+    text = metrics.page(None, {}, {}, NODE, [(GPUS[0], 3 << 30)], {"prepared": 2}).decode()
+    assert f'gpushare_plugin_claimed_bytes{{UUID="{GPUS[0].uuid}",gpu="0",node="node-a"}} 3.221225472e+09' in text
+    assert 'gpushare_plugin_claims_total{node="node-a",outcome="prepared"} 2.0' in text
