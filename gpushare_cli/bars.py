@@ -31,6 +31,8 @@ def of_nodes(nodes: Sequence[NodeView], marks: Marks, *, with_pods: bool = False
             yield [(f"  ?   {_gib(pod.mib)} GiB on no known GPU: {pod.namespace}/{pod.name}", "yellow")]
         for reason in node.left_out:
             yield [(f"  not shared: {reason}", "yellow")]
+        if node.claimed:
+            yield [(f"  {count(len(node.claimed), 'GPU')} shared by ResourceClaims; see gpushare inspect", "")]
 
 
 def legend(marks: Marks) -> Line:

@@ -1,7 +1,7 @@
 """Nodes and pods -> who holds how much of which GPU; GPUs of Aliyun's plugin are shown as equal. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -11,8 +11,9 @@ from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
 from gpushare.model.ledger import Allocation, Grant, Held, NodeLedger, mib_on
 from gpushare.model.request import ContainerRequest
-from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import allocations, fields, pods as pods_wire, requests
+from gpushare.units import MIB, MemoryUnit, ResourceConfig
+from gpushare.wire import allocations, claims as claims_wire, fields, pods as pods_wire, requests
+from gpushare.wire.claims import Claim
 from gpushare_cli import reading, world
 
 Object = Mapping[str, Any]
@@ -58,6 +59,18 @@ class GpuRow:
     whole: tuple[str, ...] = ()  # pods that have it for themselves: one, unless somebody else bound another
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedGpu:
+    """A GPU that ResourceClaims share, and the MiB that each holds of it; None if claims may not be listed."""
+
+    gpu: Gpu
+    claims: tuple[tuple[Claim, int], ...] | None
+
+    @property
+    def held_mib(self) -> int | None:
+        return None if self.claims is None else sum(mib for _, mib in self.claims)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRow:
     """What one pod holds on its node, in MiB."""
@@ -83,6 +96,7 @@ class NodeRow:
     gpus: tuple[GpuRow, ...]
     pods: tuple[PodRow, ...]
     total_mib: int  # not always the sum of the GPUs: Aliyun's equal shares drop the remainder
+    claimed: tuple[ClaimedGpu, ...] = ()  # its other GPUs, which count in no sum
 
     @property
     def pending_mib(self) -> int:
@@ -136,6 +150,30 @@ def build(
             row = node_row(inventory, on_node[inventory.node], notes)
             rows.append(replace(row, address=address, total_mib=total_mib))
     return Report(nodes=tuple(sorted(rows, key=lambda row: row.name)), notes=tuple(notes))
+
+
+def with_claims(report: Report, allocated: Sequence[Object] | None) -> Report:
+    """The same with what claims hold, which are reduced; None if they may not be listed."""
+    notes, on_node = [*report.notes], defaultdict[str, list[Claim]](list)
+    for claim in allocated or ():
+        pool = NodeName(str(claim["results"][0].get("pool")))
+        try:
+            on_node[pool].append(claims_wire.read(dict(claim), pool))
+        except WireError as error:
+            metadata = claim["metadata"]
+            notes.append(f"ResourceClaim {metadata['namespace']}/{metadata['name']}: {error}; not counted")
+
+    def row(gpu: Gpu, there: Sequence[Claim]) -> ClaimedGpu:
+        device = claims_wire.device_name(gpu.uuid)
+        held = ((claim, sum(share.memory for share in claim.shares if share.device == device)) for claim in there)
+        holding = sorted(((claim, -(-size // MIB)) for claim, size in held if size), key=lambda each: str(each[0]))
+        return ClaimedGpu(gpu, None if allocated is None else tuple(holding))
+
+    nodes = (
+        replace(node, claimed=tuple(row(gpu, on_node[node.name]) for gpu in node.inventory.dra))
+        for node in report.nodes
+    )
+    return Report(nodes=tuple(nodes), notes=tuple(notes))
 
 
 def node_row(inventory: NodeInventory, on_it: Iterable[Object], notes: list[str]) -> NodeRow:

@@ -9,12 +9,12 @@ from gpushare import names, units
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
-from gpushare.model.gpu import GpuHealth, label
+from gpushare.model.gpu import GpuHealth, Mode, label
 from gpushare_cli import arguments, bars, console, holders, reading, usage
 from gpushare_cli.arguments import Command, argument, switch
 from gpushare_cli.console import FAILED, OK, Look, Streams
 from gpushare_cli.dashboard import views
-from gpushare_cli.holders import NodeRow, Report
+from gpushare_cli.holders import ClaimedGpu, NodeRow, Report
 from gpushare_cli.usage import LimitRow, NodeUse
 
 _PADDING: Final = 2
@@ -41,7 +41,11 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
             raise
         return streams.error(f"there is no node {options.node}")
     built = holders.build(cluster.nodes, cluster.pods, cluster.unhealthy)
-    notes, uses, rows = [*cluster.notes, *built.notes, *_out_of_use(built)], {}, None
+    unlisted = []
+    if any(node.inventory.dra for node in built.nodes):
+        claims, why = reading.claims(api)
+        built, unlisted = holders.with_claims(built, claims), [why] if why else []
+    notes, uses, rows = [*cluster.notes, *unlisted, *built.notes, *_out_of_use(built)], {}, None
     if options.limits:
         if holding := [node.name for node in built.nodes if node.pods]:
             uses = dict(usage.read(api, holding, options.installation))
@@ -99,7 +103,8 @@ def summary(report: Report) -> str:
             cells.append(str(unit.ceil(node.pending_mib)) if node.pending_mib else "")
         lines.append("\t".join([*cells, f"{unit.ceil(node.used_mib)}/{unit.floor(node.total_mib)}"]))
     lines += ["-" * (len(lines[1]) + 1 + 20 if report.nodes else 20)]  # + 1: the row's newline counts
-    lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t", *_beyond_memory(report), ""]
+    lines += ["Allocated/Total GPU Memory In Cluster:", f"{_total(report)}\t"]
+    lines += [*_beyond_memory(report), *_claimed(report), ""]
     return layout("\n".join(lines))
 
 
@@ -122,7 +127,8 @@ def detail(report: Report) -> str:
         lines += ["", f"NAME:\t{node.name}", f"IPADDRESS:\t{node.address}", ""]
         lines += ["\t".join(header) + "\t", *rows]
         lines += [f"Allocated :\t{used} ({units.percent(used, total)}%)\t", f"Total :\t{total}\t", dashes]
-    lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", *_beyond_memory(report), ""]
+    lines += ["", "", f"Allocated/Total GPU Memory In Cluster:\t{_total(report)}\t", *_beyond_memory(report)]
+    lines += [*_claimed(report, named=True), ""]
     return layout("\n".join(lines))
 
 
@@ -155,6 +161,21 @@ def _beyond_memory(report: Report) -> list[str]:
         *(["", "NAME\tGPU\tCompute(Allocated)\tWhole GPU Of", *shared] if shared else []),
         *(["", "NAME\tGPU\tOversubscription\tAllocated/Grantable/Total", *oversubscribed] if oversubscribed else []),
     ]
+
+
+def _claimed(report: Report, *, named: bool = False) -> list[str]:
+    """GPUs that ResourceClaims share, with the number of claims that hold some of them, or their names."""
+    unit, lines = report.unit, []
+    for node in report.nodes:
+        for row in node.claimed:
+            held, claims = ("?", "?") if row.claims is None else (unit.ceil(row.held_mib or 0), len(row.claims))
+            if named and row.claims is not None:
+                claims = ", ".join(f"{claim} ({unit.ceil(mib)})" for claim, mib in row.claims)
+            health = ": ".join(filter(None, (row.gpu.health.value, row.gpu.reason)))
+            size = f"{held}/{unit.floor(row.gpu.memory_mib)}"
+            lines.append(f"{node.name}\t{row.gpu.label}\t{Mode.DRA.value}\t{row.gpu.model}\t{size}\t{claims}\t{health}")
+    header = f"NAME\tGPU\tMode\tModel\tAllocated/Total({unit.name})\tClaims\tHealth"
+    return ["", header, *lines] if lines else []
 
 
 def _total(report: Report) -> str:
@@ -195,6 +216,24 @@ def _json_node(node: NodeRow) -> dict[str, Any]:
             }
             for pod in node.pods
         ],
+        **({"draGpus": [_json_claimed(row) for row in node.claimed]} if node.claimed else {}),
+    }
+
+
+def _json_claimed(row: ClaimedGpu) -> dict[str, Any]:
+    claims = None
+    if row.claims is not None:
+        claims = [{"namespace": claim.namespace, "name": claim.name, "heldMiB": mib} for claim, mib in row.claims]
+    return {
+        "index": row.gpu.index,
+        "uuid": row.gpu.uuid,
+        "model": row.gpu.model,
+        "mode": Mode.DRA.value,
+        "health": row.gpu.health.value,
+        "reason": row.gpu.reason,
+        "memoryMiB": row.gpu.memory_mib,
+        "heldMiB": row.held_mib,
+        "claims": claims,
     }
 
 

@@ -19,12 +19,13 @@ from gpushare.model.request import DEFAULT_POLICY, Policy
 from gpushare.runtime import options
 from gpushare.runtime.options import option
 from gpushare.units import GIB, MemoryUnit, ResourceConfig
-from gpushare.wire import fields, interop, pods as pods_wire
+from gpushare.wire import claims as claims_wire, fields, interop, pods as pods_wire
 
 T = TypeVar("T")
 Spec = tuple[Any, ...]  # of the fields that are kept, see `kept`
 CONFIG_MAPS: Final = f"/api/v1/namespaces/{names.UNHEALTHY_NAMESPACE}/configmaps"
 BUDGETS: Final = ("/apis/policy/v1/poddisruptionbudgets", "/apis/policy/v1beta1/poddisruptionbudgets")  # 1.21 on
+CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 _PAGE: Final = "500"
 _TIMEOUT_S: Final = 30.0
 _TRIES: Final = 3  # a list of many pages expires when the server compacts its history meanwhile
@@ -135,6 +136,21 @@ def budgets(api: KubeApi) -> tuple[Sequence[Budget], str]:
                 unread = unread or f"a PodDisruptionBudget cannot be read: {error}"
         return found, unread
     return (), ""
+
+
+def claims(api: KubeApi) -> tuple[Sequence[JsonObject] | None, str]:
+    """ResourceClaims, reduced, that are allocated GPUs of this project; None, and why, if they may not be listed."""
+
+    def allocated(claim: JsonObject) -> JsonObject | None:
+        reduced = claims_wire.reduce(claim)
+        return reduced if reduced["results"] else None
+
+    try:
+        return _listed(api, CLAIMS, {}, allocated), ""
+    except kube.NotFoundError:
+        return (), ""
+    except kube.KubeError as error:
+        return None, f"ResourceClaims may not be listed ({error}); how much of GPUs they hold is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

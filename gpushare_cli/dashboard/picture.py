@@ -220,6 +220,8 @@ class Live:
         notes = [*self.notes, *usage.notes(self._uses)]
         if unread := len({note for view in nodes.values() for note in view.notes}):
             notes.append(f"{unread} pods or nodes have annotations that cannot be read; see kubectl inspect gpushare")
+        if hidden := sum(bool(view.claimed and not view.cards) for view in nodes.values()):
+            notes.append(f"nodes that share all of their GPUs by ResourceClaims: {hidden}; see gpushare inspect")
         return Overview(
             server=self._server,
             complete=self.scope.complete,

@@ -86,6 +86,7 @@ class NodeView:
     cards: tuple[Card, ...]
     floating: tuple[Floating, ...] = ()
     left_out: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()  # UUIDs of GPUs that ResourceClaims share, which are no cards
     use_problem: str = ""
     notes: tuple[str, ...] = ()
 
@@ -153,6 +154,7 @@ def of_row(row: NodeRow, use: NodeUse | None) -> NodeView:
         cards=tuple(_card(gpu, row, used) for gpu in row.gpus),
         floating=tuple(Floating(pod.namespace, pod.name, pod.pending_mib) for pod in row.pods if pod.pending_mib),
         left_out=tuple(f"GPU {gpu.index}: {gpu.reason}" for gpu in row.inventory.left_out),
+        claimed=tuple(gpu.uuid for gpu in row.inventory.dra),
         use_problem=use.problem if use is not None else "",
     )
 
@@ -337,8 +339,9 @@ def health_changes(node: str, before: NodeView | None, after: NodeView | None, n
             text = "is healthy again" if healthy else f"is {card.why}; nothing new is placed on it"
             yield Happening(at=at, warning=not healthy, subject=f"GPU {card.label} of {node}", text=text)
     for uuid in old.keys() - new.keys():
-        text = "is no longer listed by its node"
-        yield Happening(at=at, warning=True, subject=f"GPU {old[uuid].label} of {node}", text=text)
+        is_claimed = after is not None and uuid in after.claimed
+        text = "is shared by ResourceClaims now" if is_claimed else "is no longer listed by its node"
+        yield Happening(at=at, warning=not is_claimed, subject=f"GPU {old[uuid].label} of {node}", text=text)
 
 
 def _was_given(pod: Object) -> bool:

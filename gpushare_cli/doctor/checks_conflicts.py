@@ -165,7 +165,7 @@ def _devices(spec: JsonObject) -> Iterator[tuple[str, str]]:
 def _is_shared(node: GpuNode, driver: str, uuid: str) -> bool:
     if node.inventory is None or not uuid:
         return driver == _DRA_DRIVER
-    return uuid in node.inventory.by_uuid
+    return driver != names.DRA_DRIVER and any(gpu.uuid == uuid for gpu in node.every_gpu)
 
 
 def _plugins_on(facts: Facts, node: GpuNode) -> list[ForeignPod]:

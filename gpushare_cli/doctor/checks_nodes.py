@@ -7,9 +7,9 @@ from typing import Final
 from gpushare import names, units
 from gpushare.cluster import node_records
 from gpushare.cluster.pod_records import Bound, Pending
-from gpushare.model.gpu import NO_LIMIT, Gpu, GpuHealth, HandOver, NodeInventory
+from gpushare.model.gpu import MODE_CHANGES, NO_LIMIT, Gpu, GpuHealth, HandOver, Mode, NodeInventory
 from gpushare.placement.explain import some
-from gpushare.wire import hand_over, inventory as inventory_wire, pods as pods_wire
+from gpushare.wire import hand_over, inventory as inventory_wire, modes as modes_wire, pods as pods_wire
 from gpushare_cli import holders, usage as used
 from gpushare_cli.doctor import objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, NothingToCheckError, error, note, warning
@@ -60,7 +60,7 @@ def inventory(facts: Facts) -> Iterator[Finding]:
             yield error(f"node/{node.name}", problem, fix)
         elif node.runs_plugin and node.inventory is None:
             yield error(f"node/{node.name}", "its device plugin is ready, but has published no inventory", look)
-        elif node.runs_plugin and not node.gpus:
+        elif node.runs_plugin and not node.every_gpu:
             yield warning(f"node/{node.name}", "its device plugin finds no GPU", look)
 
 
@@ -106,7 +106,7 @@ def gpu_health(facts: Facts) -> Iterator[Finding]:
         fix = f"get rights to list ConfigMaps in {names.UNHEALTHY_NAMESPACE}"
         yield warning(f"configmap/{names.UNHEALTHY_NAMESPACE}/{names.PREFIX_UNHEALTHY}*", problem, fix)
     for node in facts.nodes:
-        for gpu in node.gpus:
+        for gpu in node.every_gpu:
             if gpu.health is GpuHealth.UNHEALTHY and not node.no_usable_gpu:
                 why, fix = _unhealthy(facts, node, gpu)
                 yield warning(f"node/{node.name}", f"GPU {gpu.label} ({gpu.uuid}) is unhealthy: {why}", fix)
@@ -115,11 +115,27 @@ def gpu_health(facts: Facts) -> Iterator[Finding]:
             yield warning(f"node/{node.name}", f"GPU {left.index} is not shared: {problem}", fix)
 
 
+def gpu_modes(facts: Facts) -> Iterator[Finding]:
+    """Every annotation that says by what GPUs are shared can be read, and the device plugin obeys it."""
+    for node in facts.nodes:
+        try:
+            wanted = modes_wire.parse(node.mode)
+        except ValueError as odd:
+            problem, _, fix = str(odd).rpartition("; ")
+            problem = f"its annotation {names.ANNOTATION_MODE} cannot be read, so no GPU changes its mode: {problem}"
+            fix = f"{fix}: kubectl annotate node {node.name} --overwrite {names.ANNOTATION_MODE}=MODES, or remove it"
+            yield warning(f"node/{node.name}", problem, fix)
+            continue
+        if wanted.has(Mode.DRA) and facts.plugin_setting("dra") != "true":
+            problem = f"{names.ANNOTATION_MODE} is {node.mode}, and the device plugin shares no GPU by ResourceClaims"
+            yield warning(f"node/{node.name}", problem, "set the chart's value dra.enabled, or remove the annotation")
+
+
 def gpu_cordon(facts: Facts) -> Iterator[Finding]:
     """No GPU is cordoned, and no cordon names a GPU that is not there."""
     for node in facts.nodes:
         held = set(node_records.entries(node.record.cordon.held))
-        cordoned = [gpu for gpu in node.gpus if gpu.health is GpuHealth.CORDONED]
+        cordoned = [gpu for gpu in node.every_gpu if gpu.health is GpuHealth.CORDONED]
         for by, until, selected in (
             ("", "when the work is done", [gpu.label for gpu in cordoned if gpu.uuid not in held]),
             (" by gpushare defrag", "if none runs any more", [gpu.label for gpu in cordoned if gpu.uuid in held]),
@@ -127,7 +143,7 @@ def gpu_cordon(facts: Facts) -> Iterator[Finding]:
             if selected:
                 which = f"GPU {selected[0]} is"
                 if len(selected) > 1:
-                    which = f"GPUs {', '.join(selected)} of its {len(node.gpus)} are"
+                    which = f"GPUs {', '.join(selected)} of its {len(node.every_gpu)} are"
                 problem = f"{which} cordoned{by}; nothing new is placed there"
                 fix = f"{until}: " + " && ".join(f"gpushare uncordon {node.name}/{number}" for number in selected)
                 yield warning(f"node/{node.name}", problem, fix)
@@ -300,13 +316,20 @@ def usage(facts: Facts) -> Iterator[Finding]:
 
 def _unhealthy(facts: Facts, node: GpuNode, gpu: Gpu) -> tuple[str, str]:
     """Why, and what to do."""
-    if node_records.gpu_numbers(gpu) & node.record.unhealthy:
+    is_claimed = gpu not in node.gpus
+    if node_records.gpu_numbers(gpu) & node.record.unhealthy and not is_claimed:
         config = f"{names.PREFIX_UNHEALTHY}{node.name}"
         return (f"the ConfigMap {config} says so", f"kubectl -n {names.UNHEALTHY_NAMESPACE} edit configmap {config}")
     why = gpu.reason or "the driver reports a fault"
+    if why.startswith(MODE_CHANGES) and is_claimed:
+        return why, f"wait, or delete the pods of the claims that gpushare inspect {node.name} -d names"
+    if why.startswith(MODE_CHANGES):
+        which = f"{node.name}/{gpu.label}"
+        return why, f"wait, or evict the pods: gpushare drain {which}, then gpushare uncordon {which}"
     if why.startswith(NO_LIMIT):
         return why, f"correct that, or let other means hold limits: the label {names.LABEL_LIMITS}, --limits"
-    return why, f"drain it, reset or replace the GPU, then: {_restart(facts, node)}"
+    first = "correct that, or" if is_claimed else "drain it,"
+    return why, f"{first} reset or replace the GPU, then: {_restart(facts, node)}"
 
 
 def _expected(published: NodeInventory, settings: Settings) -> Mapping[str, int]:

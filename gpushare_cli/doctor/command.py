@@ -75,6 +75,7 @@ CHECKS: Final = (
     Check("node-amounts", "nodes", checks_nodes.amounts),
     Check("stale-inventory", "nodes", checks_nodes.stale),
     Check("gpu-health", "nodes", checks_nodes.gpu_health),
+    Check("gpu-modes", "nodes", checks_nodes.gpu_modes),
     Check("gpu-cordon", "nodes", checks_nodes.gpu_cordon),
     Check("hand-over", "nodes", checks_nodes.hand_over_ways),
     Check("limits", "nodes", checks_nodes.demanded_limits),

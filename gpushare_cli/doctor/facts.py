@@ -77,6 +77,7 @@ class GpuNode:
     allocatable: Mapping[str, Any]
     is_selected: bool  # by the DaemonSet's node selector
     labels: Mapping[str, Any]
+    mode: str  # its annotation, which says how each GPU is shared
     handlers: frozenset[str]  # of its container runtime; empty if its kubelet does not tell
     is_ready: bool
     is_tainted: bool  # a taint of an administrator keeps pods away that do not tolerate it
@@ -99,6 +100,11 @@ class GpuNode:
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self.inventory.gpus if self.inventory else ()
+
+    @property
+    def every_gpu(self) -> tuple[Gpu, ...]:
+        """Also those that ResourceClaims share."""
+        return self.inventory.every if self.inventory else ()
 
     @property
     def no_usable_gpu(self) -> bool:
@@ -272,6 +278,7 @@ class Facts:
             record=node_records.read(node, None, self._unhealthy.get(name, frozenset())),
             allocatable=fields.mapping(status, "allocatable", "status"),
             labels=objects.labels(node),
+            mode=str(pods_wire.annotations(node).get(names.ANNOTATION_MODE, "")),
             handlers=frozenset(fields.text(each, "name", "runtimeHandlers") for each in handlers),
             is_selected=all(objects.label(node, key) == value for key, value in self.wanted_labels.items()),
             is_ready=fields.is_true(node, "Ready", "node"),

@@ -11,7 +11,7 @@ from gpushare import names
 from gpushare.cluster import budgets, node_records, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.pod_records import Bound, Pending
-from gpushare.errors import InvalidRequestError, SettingsError, WireError
+from gpushare.errors import InvalidRequestError, SettingsError, UnknownGpuError, WireError
 from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, NodeInventory
@@ -122,6 +122,9 @@ def on_gpu(api: KubeApi, gpu: GpuName, permissions: Permissions, known: tuple[Gp
     record = node_records.read(objects.nodes[0])
     inventory = inventory_of(record)
     gpus = known or node_records.gpus_named(inventory, gpu.gpu)
+    if not known and any(each in inventory.dra for each in gpus):
+        way_out = f"gpushare cordon keeps new ones away; delete the pods of those in gpushare inspect {gpu.node} -d"
+        raise UnknownGpuError(f"GPU {gpu} is shared by ResourceClaims: {way_out}")
     found = (_occupant(pod, inventory, gpus, permissions) for pod in objects.pods)
     entries = set(node_records.entries(record.cordon.gpus))
     return Occupied(

@@ -346,7 +346,8 @@ function describe(line, sum) {
 function aboutNode(node) {
   const floating = node.floating.map((pod) => `${pod.namespace}/${pod.name}: ${memory(pod.mib)} on no known GPU`);
   const models = new Set(node.cards.map((card) => card.model));
-  return [models.size === 1 ? node.cards[0].model : "", node.address === "unknown" ? "" : node.address, ...floating, ...node.left_out];
+  const claimed = node.claimed.length ? `${node.claimed.length} more shared by ResourceClaims` : "";
+  return [models.size === 1 ? node.cards[0].model : "", node.address === "unknown" ? "" : node.address, ...floating, ...node.left_out, claimed];
 }
 
 /** @param {[string, number][]} granted what can be chosen, with MiB, which are added up */

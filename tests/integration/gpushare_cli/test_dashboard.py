@@ -571,3 +571,13 @@ def test_a_terminal_that_gets_narrower_has_no_line_that_is_wider(argv: list[str]
     terminal.until("free; USED where")
     last = terminal.end().split(b"\x1b[H")[-1]
     assert max(len(line.decode()) for line in ESCAPE.sub(b"", last).splitlines()) <= 40
+
+
+def test_a_node_without_a_card_is_told_where_claims_share_all_of_its_gpus(
+    api: FakeKube, follow: Callable[..., Followed]
+) -> None:
+    inventory = make_inventory(15, node="given")
+    api.seed("/api/v1/nodes", make_node(replace(inventory, gpus=(), dra=inventory.gpus)))
+    picture = follow(api).until(lambda picture: "given" in picture.nodes)
+    assert "nodes that share all of their GPUs by ResourceClaims: 1; see gpushare inspect" in picture.overview.notes
+    assert picture.nodes["given"].claimed == ("GPU-0",)

@@ -1,6 +1,7 @@
 """Others who hand out the same GPUs, or need all of them: other systems, add-ons, DRA drivers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
+from gpushare.wire import inventory as inventory_wire
 from gpushare_cli.doctor import foreign, objects
 from gpushare_cli.doctor.foreign import Role
 from testing.builders import make_container, make_pod
@@ -83,6 +85,18 @@ def named(resource: str) -> Change:
     return lambda api: api.seed(f"{V1}/deviceclasses", item)
 
 
+def claimed(node: JsonObject) -> None:
+    """All of its GPUs are shared by ResourceClaims."""
+    known = inventory_wire.of_node(node)
+    assert known is not None
+    given = replace(known, gpus=(), dra=known.gpus)
+    node["metadata"]["annotations"][names.ANNOTATION_INVENTORY] = inventory_wire.encode(given)
+    node["status"]["allocatable"] = world.allocatable(given)
+
+
+GIVEN_TO_CLAIMS = together(
+    lambda api: world.vanish(api, "Pod", "web", namespace="default"), edited("Node", "node-a", claimed)
+)
 CHANGES: dict[str, list[Change]] = {
     "nvidia-sharing": [
         seeded(world.daemon_pod(MPS)),
@@ -118,6 +132,7 @@ CHANGES: dict[str, list[Change]] = {
             lacking(f"{V1}/", "/apis/resource.k8s.io/v1beta2/"),
             offer({"name": "gpu-0", "basic": device("", "GPU-0")}, group=V1BETA1),
         ),
+        together(GIVEN_TO_CLAIMS, offer(device("gpu-0", "GPU-0"))),
     ],
     "device-classes": [named(resource) for resource in (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE)],
 }
@@ -142,6 +157,8 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
         further_extender(urlPrefix="http://other:80/x", managedResources=[{"name": "example.com/x"}]),
         offer(device("gpu-0", "GPU-0"), node="node-z"),  # shares nothing
         offer(device("gpu-7", "GPU-77")),  # a GPU that is not shared
+        together(GIVEN_TO_CLAIMS, offer(device("gpu-0", "GPU-0"), driver=names.DRA_DRIVER)),  # our own slices
+        offer(device("gpu-0", "GPU-0"), driver=names.DRA_DRIVER),  # of a GPU that has just changed
         offer(device("channel-0"), driver="compute-domain.nvidia.com"),
         offer(device("gpu-0", "GPU-0"), node=""),  # of a network, not of a node
         *map(named, ("", names.GPU, "nvidia.com/mig-1g.10gb")),  # NVIDIA's driver has one for nvidia.com/gpu

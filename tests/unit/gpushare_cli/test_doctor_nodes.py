@@ -52,6 +52,21 @@ def with_faulty_gpu(reason: str = "") -> NodeInventory:
     return replace(sound, gpus=(sound.gpus[0], replace(make_gpu(1, health=GpuHealth.UNHEALTHY), reason=reason)))
 
 
+def claimed(reason: str = "") -> NodeInventory:
+    """One whose GPUs are all shared by ResourceClaims."""
+    inventory = with_faulty_gpu(reason) if reason else make_inventory(15, 15, node="node-b")
+    return replace(inventory, gpus=(), dra=inventory.gpus)
+
+
+WITH_CLAIMS = edited(
+    "DaemonSet",
+    PLUGIN,
+    lambda plugin: plugin["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        {"name": "GPUSHARE_DRA", "value": "true"}
+    ),
+)
+
+
 def oversubscribed(limit: Limit) -> NodeInventory:
     sound = make_inventory(16, node="node-b")
     return replace(sound, gpus=(replace(sound.gpus[0], extra_mib=8 * 1024, limit=limit),))
@@ -84,11 +99,16 @@ CHANGES: dict[str, list[Change]] = {
             replace(make_inventory(15, node="node-b"), left_out=(LeftOut(index=3, reason="in MIG mode; make some"),))
         ),
         seeded(unhealthy_gpus("node-b", "2")),
+        publish(claimed("its mode changes to device-plugin when no ResourceClaim holds it any more")),
+        together(publish(claimed("the API server has no ResourceSlices")), seeded(unhealthy_gpus("node-b", "1"))),
+        publish(with_faulty_gpu(reason="its mode changes to dra when no pod holds it any more")),
     ],
+    "gpu-modes": [annotate(names.ANNOTATION_MODE, "dra,GPU-1=shared"), annotate(names.ANNOTATION_MODE, "GPU-1=dra")],
     "gpu-cordon": [
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
         together(annotate(names.ANNOTATION_CORDON, "GPU-3"), annotate(names.ANNOTATION_HELD, "GPU-3")),
         annotate(names.ANNOTATION_CORDON, "7, GPU-x"),
+        together(publish(claimed()), annotate(names.ANNOTATION_CORDON, "GPU-0,1")),
     ],
     "oversubscription": [
         world.twice(make_grant(0, gib=10, extra_mib=8 * 1024)),
@@ -102,6 +122,18 @@ CHANGES: dict[str, list[Change]] = {
 @pytest.mark.parametrize(("check", "changes"), CHANGES.items())
 def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
     findings.compare(check, changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        publish(claimed()),
+        annotate(names.ANNOTATION_MODE, "device-plugin,Tesla T4=device-plugin"),
+        together(WITH_CLAIMS, annotate(names.ANNOTATION_MODE, "dra,GPU-1=device-plugin")),
+    ],
+)
+def test_gpus_that_claims_share_are_right(change: Change) -> None:
+    assert world.after(change) == []
 
 
 CONTROLLER = names.CONTROLLER_SERVICE

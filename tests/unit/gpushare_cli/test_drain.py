@@ -9,14 +9,14 @@ import pytest
 
 from gpushare import names
 from gpushare.cluster.node_records import Cordon
-from gpushare.errors import SettingsError
+from gpushare.errors import SettingsError, UnknownGpuError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.kube import api as kube
 from gpushare.model.gpu import NodeInventory
 from gpushare.units import GIB
 from gpushare_cli import console
 from gpushare_cli.console import Streams
-from gpushare_cli.evict import drain as command
+from gpushare_cli.evict import drain as command, evictable
 from gpushare_cli.evict.gpu_cordon import GpuName
 from testing.builders import Json, make_gpu, make_grant, make_inventory, make_mig, make_node
 from testing.cli.draining import (
@@ -287,6 +287,16 @@ def test_a_cordon_is_written_and_taken_back() -> None:
     assert run(api, "node-a/1", undo=True) == (0, "node-a/1: uncordoned; it takes new pods\n")
     assert names.ANNOTATION_CORDON not in api.read("/api/v1/nodes/node-a")["metadata"]["annotations"]
     assert run(api, "node-a/1", undo=True) == (0, "node-a/1: was not cordoned; it takes new pods\n")
+
+
+def test_a_gpu_that_claims_share_is_cordoned_as_another_and_not_drained() -> None:
+    known = make_inventory(15, 15)
+    api = kube_of([make_node(replace(known, gpus=known.gpus[:1], dra=known.gpus[1:]))])
+    assert run(api, "node-a/1") == (0, "node-a/1: cordoned; new pods stay away from it\n")
+    assert cordons_of(api) == "GPU-1"
+    assert run(api, "node-a/1", undo=True) == (0, "node-a/1: uncordoned; it takes new pods\n")
+    with pytest.raises(UnknownGpuError, match="GPU node-a/1 is shared by ResourceClaims"):
+        evictable.on_gpu(api, GpuName.parse("node-a/1"), evictable.Permissions())
 
 
 @pytest.mark.parametrize("undo", [False, True])

@@ -1,0 +1,116 @@
+"""GPUs that ResourceClaims share: what `inspect`, `top` and the dashboard tell of them."""
+
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from gpushare import names
+from gpushare.kube import api as kube
+from gpushare.model.gpu import GpuHealth
+from gpushare_cli import bars, console, inspect_command, reading
+from gpushare_cli.console import Look, Streams
+from gpushare_cli.dashboard import views
+from testing.builders import Json, make_claim, make_grant, make_inventory, make_node
+from testing.cli.podding import bound
+from testing.fakes.kube import FakeKube
+from tests.unit.gpushare_cli.clusters import api_of
+
+WHY = "its mode changes to device-plugin when no ResourceClaim holds it any more"
+PLAIN = make_inventory(15, 15, 15)
+CHANGING = replace(PLAIN.gpus[2], health=GpuHealth.UNHEALTHY, reason=WHY)
+SPLIT = replace(PLAIN, gpus=PLAIN.gpus[:1], dra=(PLAIN.gpus[1], CHANGING))
+POD = bound("p", make_grant(0, gib=3))
+
+
+def cluster(*claims: Json, node: Json | None = None) -> FakeKube:
+    api = api_of([node or make_node(SPLIT)], [POD])
+    for each in claims:
+        api.seed(reading.CLAIMS.replace("/resourceclaims", "/namespaces/default/resourceclaims"), each)
+    return api
+
+
+CLAIMS = (make_claim("a", GPU_1="3Gi"), make_claim("b", GPU_1="1536Mi", GPU_2="1025Ki"), make_claim("waits"))
+ELSEWHERE = make_claim("c", node="node-z", GPU_1="1Gi")
+
+
+def inspected(api: FakeKube, **options: object) -> tuple[str, list[str]]:
+    out, err = io.StringIO(), io.StringIO()
+    assert inspect_command.run(api, Streams(out=out, err=err), inspect_command.Options(**options)) == 0  # type: ignore[arg-type] # of a test
+    return out.getvalue(), err.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("details", "of_1", "of_2"), [(False, "2     ", "1     "), (True, "default/a (3), default/b (2)", "default/b (1)")]
+)
+def test_they_follow_in_a_table_of_their_own(details: bool, of_1: str, of_2: str) -> None:
+    plain, _ = inspected(api_of([make_node(replace(SPLIT, dra=()))], [POD]), details=details)
+    width = max(len(of_1), len("Claims"))
+    assert inspected(cluster(*CLAIMS, ELSEWHERE), details=details) == (
+        f"{plain}\n"
+        f"NAME    GPU  Mode  Model     Allocated/Total(GiB)  {'Claims':{width}}  Health\n"
+        f"node-a  1    dra   Tesla T4  5/15                  {of_1:{width}}  Healthy\n"
+        f"node-a  2    dra   Tesla T4  1/15                  {of_2:{width}}  Unhealthy: {WHY}\n",
+        [],
+    )
+
+
+def test_json_names_the_claims() -> None:
+    (node,) = json.loads(inspected(cluster(*CLAIMS), output="json")[0])["nodes"]
+    gpu = {"index": 1, "uuid": "GPU-1", "model": "Tesla T4", "mode": "dra", "health": "Healthy", "reason": ""}
+    claims = [{"namespace": "default", "name": name, "heldMiB": mib} for name, mib in (("a", 3072), ("b", 1536))]
+    assert node["draGpus"][0] == {**gpu, "memoryMiB": 15360, "heldMiB": 4608, "claims": claims}
+    assert [(each["reason"], each["heldMiB"]) for each in node["draGpus"]] == [("", 4608), (WHY, 2)]
+    assert [each["index"] for each in node["gpus"]] == [0]
+
+
+def held(api: FakeKube, fault: kube.KubeError | None = None) -> tuple[list[int | None], list[str]]:
+    if fault is not None:
+        api.fail_next(lambda call: call.path == reading.CLAIMS, fault)
+    out, err = inspected(api, output="json")
+    return [gpu["heldMiB"] for gpu in json.loads(out)["nodes"][0]["draGpus"]], err
+
+
+def test_a_reader_without_rights_is_told_and_a_server_without_the_api_has_no_claims() -> None:
+    why = "note: ResourceClaims may not be listed (no); how much of GPUs they hold is not known"
+    assert held(cluster(*CLAIMS), kube.ForbiddenError("no")) == ([None, None], [why])
+    assert held(cluster(*CLAIMS), kube.NotFoundError("no such path")) == ([0, 0], [])
+    api = cluster(*CLAIMS)
+    api.fail_next(lambda call: call.path == reading.CLAIMS, kube.ForbiddenError("no"))
+    assert "Tesla T4  ?/15                  ?       Healthy" in inspected(api)[0]
+
+
+def test_a_claim_that_cannot_be_read_is_a_note_and_one_of_an_administrator_holds_nothing() -> None:
+    admin = make_claim("admin", GPU_1="15Gi")
+    admin["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    amounts, (note,) = held(cluster(make_claim("odd", GPU_1="much"), admin, CLAIMS[0]))
+    assert amounts == [3072, 0]
+    assert note.startswith("note: ResourceClaim default/odd: status.allocation.devices.results[0].consumedCapacity")
+    assert note.endswith("; not counted")
+
+
+def test_nothing_is_asked_where_no_node_has_such_gpus() -> None:
+    api = cluster(*CLAIMS, node=make_node(PLAIN))
+    assert "draGpus" not in inspected(api, output="json")[0]
+    assert api.count("list", "resourceclaims") == 0
+
+
+def test_a_cordon_is_shown_but_no_list_of_unhealthy_gpus_keeps_claims_away() -> None:
+    node = make_node(SPLIT)
+    node["metadata"]["annotations"][names.ANNOTATION_CORDON] = "1"
+    api = cluster(node=node)
+    data = {"metadata": {"namespace": "kube-system", "name": "unhealthy-gpu-node-a"}, "data": {"gpus": "1"}}
+    api.seed(reading.CONFIG_MAPS, data)
+    assert "1    dra   Tesla T4  0/15                  0       Cordoned\n" in inspected(api)[0]
+
+
+def test_bars_count_them_and_the_dashboard_tells_that_a_gpu_has_become_one() -> None:
+    before, after = (views.of_node(make_node(each), [], frozenset(), None) for each in (PLAIN, SPLIT))
+    assert before is not None
+    assert after is not None
+    shown = console.printed(bars.of_nodes([after], bars.MARKS[False]), Look()).splitlines()
+    assert shown[2:] == ["  2 GPUs shared by ResourceClaims; see gpushare inspect"]
+    told = views.health_changes("node-a", before, after, datetime(2026, 11, 1, tzinfo=UTC))
+    assert {(each.text, each.warning) for each in told} == {("is shared by ResourceClaims now", False)}
