@@ -1,5 +1,6 @@
 """`gpushare.dev/mode` on a node: by what an administrator wants each of its GPUs to be shared."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +22,15 @@ class Wanted:
         return mode in {self.other, *(each for _, each in self.named)}
 
     def of(self, gpu: Gpu) -> Mode:
-        return next((mode for name, mode in self.named if name == gpu.uuid or is_model(gpu.model, name)), self.other)
+        return next((mode for name, mode in self.named if _names(name, gpu)), self.other)
+
+    def unmatched(self, gpus: Sequence[Gpu]) -> Sequence[str]:
+        """Names that are of none of these."""
+        return [name for name, _ in self.named if not any(_names(name, gpu) for gpu in gpus)]
+
+
+def _names(name: str, gpu: Gpu) -> bool:
+    return name == gpu.uuid or is_model(gpu.model, name)
 
 
 def parse(text: str) -> Wanted:

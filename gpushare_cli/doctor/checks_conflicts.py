@@ -117,7 +117,7 @@ def addons(facts: Facts) -> Iterator[Finding]:
 
 
 def dra_devices(facts: Facts) -> Iterator[Finding]:
-    """No DRA driver offers GPUs of a node that shares: a ResourceClaim would get a GPU on which pods hold shares."""
+    """No other DRA driver offers GPUs of a node that shares: a claim would get a GPU on which pods hold shares."""
     nodes: Mapping[str, GpuNode] = {node.name: node for node in facts.sharing}
     found: dict[tuple[str, str], set[str]] = {}
     for each in read(facts.snapshot.resource_slices):

@@ -128,7 +128,12 @@ def gpu_modes(facts: Facts) -> Iterator[Finding]:
             continue
         if wanted.has(Mode.DRA) and facts.plugin_setting("dra") != "true":
             problem = f"{names.ANNOTATION_MODE} is {node.mode}, and the device plugin shares no GPU by ResourceClaims"
-            yield warning(f"node/{node.name}", problem, "set the chart's value dra.enabled, or remove the annotation")
+            fix = "set the chart's value dra.enabled; only then can GPUs of mode dra be given back"
+            yield warning(f"node/{node.name}", problem, fix)
+        for name in wanted.unmatched(node.every_gpu):
+            problem = f"{names.ANNOTATION_MODE} names {name!r:.80}, which is no GPU or model of it"
+            fix = "write a UUID, or words of a model's name, that gpushare inspect -d shows"
+            yield warning(f"node/{node.name}", problem, fix)
 
 
 def gpu_cordon(facts: Facts) -> Iterator[Finding]:

@@ -315,6 +315,9 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Nod
 
 def _not_ours(blank: Explanation, pod: Object, state: World) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
+    if fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec"):
+        summary = "it has ResourceClaims, which kube-scheduler allocates; kubectl inspect gpushare shows what they hold"
+        return replace(blank, headline=f"{blank.phase}; asks by ResourceClaims", summary=summary)
     for container, resource, meant in requests.misspelt(pod, state.resource_config):
         summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
         headline = f"{blank.phase}; asks for no GPU that gpushare knows"

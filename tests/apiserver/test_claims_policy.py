@@ -58,7 +58,7 @@ MIXED: Final = [NIC, asks()]
 ADMITTED: Final[Mapping[str, Json]] = {
     "share": claim(asks({MEMORY: "3Gi", COMPUTE: "20"})),
     "whole": claim(asks(None)),
-    "bounds": claim(asks({MEMORY: "1Pi", COMPUTE: "100"}), asks({MEMORY: "1m", COMPUTE: "0"})),
+    "bounds": claim(asks({MEMORY: "1Pi", COMPUTE: "100"}), asks({MEMORY: "1Mi", COMPUTE: "0"})),
     "alternatives": claim([asks({MEMORY: f"{gib}Gi"}) for gib in (80, 40, 20, 10)]),
     "alternatives-of-many": claim([asks(count=2), asks(count=2)], asks(count=2)),
     "four": claim(*[asks()] * 4, constraints=DISTINCT),
@@ -80,7 +80,7 @@ DEVICES: Final = "may ask for 32 devices in one request, or for 4 in all of seve
 ALL: Final = "allocationMode All takes a share of every GPU of a node; write count"
 TWICE: Final = "gives the same GPU twice for a count above 1 beside a distinctAttribute constraint; write a request"
 UNKNOWN: Final = "capacity.requests names {}, which no GPU has; write memory, in bytes such as 3Gi, or compute"
-AMOUNT: Final = "capacity.requests.memory must be above 0 and at most 1Pi; write the bytes"
+AMOUNT: Final = "capacity.requests.memory must be from 1Mi to 1Pi; write bytes with a unit, such as 3Gi"
 PERCENT: Final = "capacity.requests.compute must be from 0 to 100; write the per cent"
 ALONE: Final = "capacity.requests has compute and no memory, which takes all memory of a GPU; write memory too"
 CONFIG: Final = f"the driver {names.DRA_DRIVER} takes no configuration from claims; remove its entry"
@@ -104,6 +104,7 @@ REFUSED: Final[Mapping[str, tuple[Json, str]]] = {
     # The API takes such a name, and kube-scheduler finds it on no GPU.
     "qualified": (claim(asks({f"{names.DRA_DRIVER}/memory": "3Gi"})), UNKNOWN.format(f"{names.DRA_DRIVER}/memory")),
     "no-memory": (claim(asks({MEMORY: "0"})), AMOUNT),
+    "no-unit": (claim(asks({MEMORY: "3"})), AMOUNT),
     "negative-memory": (claim([asks(), asks({MEMORY: "-3Gi"})]), AMOUNT),
     "booked-as-nothing": (claim(asks({MEMORY: "10E"})), AMOUNT),
     "booked-as-less": (claim(asks({MEMORY: str(2**63 - 1)})), AMOUNT),

@@ -5,7 +5,7 @@ import pytest
 from gpushare.identity import NodeName
 from gpushare.model.gpu import Mode
 from gpushare.wire import claims, modes
-from testing.builders import make_claim
+from testing.builders import make_claim, make_inventory
 
 
 def test_shares_are_told_by_request_and_amounts_may_have_the_drivers_domain_before_their_names() -> None:
@@ -21,3 +21,8 @@ def test_shares_are_told_by_request_and_amounts_may_have_the_drivers_domain_befo
 @pytest.mark.parametrize(("text", "dra"), [("", False), ("dra,A100=device-plugin", True), ("A100=dra", True)])
 def test_modes_that_are_wanted_of_some_gpus(text: str, dra: bool) -> None:
     assert modes.parse(text).has(Mode.DRA) == dra
+
+
+def test_names_that_are_of_no_gpu() -> None:
+    gpus = make_inventory(15, 15).gpus
+    assert modes.parse(f"dra,H100=dra,t4=dra,{gpus[1].uuid}=dra,GPU-9=dra").unmatched(gpus) == ["H100", "GPU-9"]

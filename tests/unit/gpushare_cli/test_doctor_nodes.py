@@ -103,7 +103,9 @@ CHANGES: dict[str, list[Change]] = {
         together(publish(claimed("the API server has no ResourceSlices")), seeded(unhealthy_gpus("node-b", "1"))),
         publish(with_faulty_gpu(reason="its mode changes to dra when no pod holds it any more")),
     ],
-    "gpu-modes": [annotate(names.ANNOTATION_MODE, "dra,GPU-1=shared"), annotate(names.ANNOTATION_MODE, "GPU-1=dra")],
+    "gpu-modes": [
+        annotate(names.ANNOTATION_MODE, text) for text in ("dra,GPU-1=shared", "GPU-1=dra", "H100=device-plugin")
+    ],
     "gpu-cordon": [
         annotate(names.ANNOTATION_CORDON, "0,GPU-3"),
         together(annotate(names.ANNOTATION_CORDON, "GPU-3"), annotate(names.ANNOTATION_HELD, "GPU-3")),

@@ -81,6 +81,11 @@ def asking(limits: dict[str, Any], **fields: Any) -> Json:
     return make_pod(make_container(resources={"limits": limits}), **fields)
 
 
+def with_claims(pod: Json) -> Json:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "x"}]
+    return {**pod, "spec": {**pod["spec"], "resourceClaims": claims}}
+
+
 PART = Grant(container=ContainerName("main"), gpus=(GpuUuid("GPU-0"),), memory_mib=5068, compute_percent=33)
 ALL = Grant(
     container=ContainerName("main"), gpus=(GpuUuid("GPU-1"),), memory_mib=15360, compute_percent=100, whole=True
@@ -141,6 +146,7 @@ CASES: dict[str, list[Json]] = {
     "and that its controller makes another": [rejected(**owned("ReplicaSet")), NODE],
     "a pod that ended on no node is over": [make_pod(phase="Failed"), NODE],
     "a pod that asks for no GPU is none of ours": [make_pod(make_container(), node="node-a", phase="Running"), NODE],
+    "a pod with claims is kube-scheduler's": [with_claims(make_pod(make_container())), NODE],
     "whole GPUs of another plugin are named": [WHOLE, NODE, offering("node-b", **EIGHT)],
     "with the number of its nodes": [WHOLE, NODE, offering("node-b", **EIGHT), offering("node-c", **EIGHT)],
     "whole GPUs that nothing serves are not blamed on another plugin": [WHOLE, NODE],
