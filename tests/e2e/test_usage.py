@@ -282,6 +282,7 @@ def test_the_reference_page_has_all_that_the_processes_expose(
         *("gpushare_plugin_gpu_unhealthy", "gpushare_plugin_watchdog_actions_total"),
         *(f"gpushare_plugin_gpu_{what}" for what in ("utilization_ratio", "temperature_celsius", "power_watts")),
         *("gpushare_preempt_nodes_total", "gpushare_preempt_victims_total"),
+        *("gpushare_plugin_claimed_bytes", "gpushare_plugin_claims_total"),  # no GPU is of mode dra, or none can be
     }
     for name in found:
         labels = {label for each in running.query(name) for label in each["metric"]}
