@@ -103,12 +103,15 @@ def say(pytestconfig: pytest.Config) -> Say:
     return write
 
 
+def components_of(cluster: Cluster) -> list[str]:
+    return ["dra"] if cluster.version >= CLAIMS_SINCE else []
+
+
 @pytest.fixture(scope="session")
 def cluster(say: Say) -> Iterator[Cluster]:
     """Two nodes, of which one hands GPUs over by CDI and one by the variable; the logs stay when a test failed."""
     with Cluster(nodes=2, cdi=CDI_NODES, audit=True, kubelet_configuration={"maxPods": 220}, say=say) as running:
-        components = ["dra"] if running.version >= CLAIMS_SINCE else []
-        installation.install(running, config=CONFIG, profile=PROFILE, components=components, say=say)
+        installation.install(running, config=CONFIG, profile=PROFILE, components=components_of(running), say=say)
         yield running
 
 

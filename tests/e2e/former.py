@@ -15,7 +15,7 @@ from gpushare import names
 from gpushare.kube import api as kube
 from localcluster import installation
 from localcluster.cluster import BUSYBOX_IMAGE
-from tests.e2e.conftest import CONFIG, GPUS_PER_NODE, PROFILE
+from tests.e2e.conftest import CONFIG, GPUS_PER_NODE, PROFILE, components_of
 from tests.e2e.system import Json, System, make_pod
 
 NAMESPACE: Final = "kube-system"
@@ -202,7 +202,9 @@ def rules(system: System, former: Former, files: Path) -> Iterator[None]:
         kubectl("label", "nodes", *nodes, "ack.node.gpu.schedule-")
         kubectl("uncordon", *nodes)
         installation.label_nodes(system.cluster)
-        kubectl("apply", "-k", str(installation.kustomization(system.cluster, CONFIG, PROFILE)), timeout_s=180)
+        added = components_of(system.cluster)
+        written = installation.kustomization(system.cluster, CONFIG, PROFILE, components=added)
+        kubectl("apply", "-k", str(written), timeout_s=180)
         installation.wait_ready(system.cluster)
         webhooks_work(system)
 

@@ -22,7 +22,7 @@ from testing.manifests.helm import NO_REGISTRY, merged
 from tests.e2e import checks, disturb, former
 from tests.e2e.administrator import Administrator, give_helm
 from tests.e2e.checks import Grants, Seen, seen_by
-from tests.e2e.conftest import CONFIG, GPU_GIB, PROFILE
+from tests.e2e.conftest import CONFIG, GPU_GIB, PROFILE, components_of
 from tests.e2e.system import Json, System, is_ready, make_pod, replica_set, restarts
 
 pytestmark = pytest.mark.timeout(3600)
@@ -61,7 +61,8 @@ def former_tree(directory: Path) -> Tree:
 
 
 def overlay(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> str:
-    return str(installation.kustomization(system.cluster, {**CONFIG, **(config or {})}, profile, of))
+    added = components_of(system.cluster) if of == installation.LOCAL else ()
+    return str(installation.kustomization(system.cluster, {**CONFIG, **(config or {})}, profile, of, added))
 
 
 def apply(system: System, of: Tree, config: Mapping[str, str] | None = None, profile: str = PROFILE) -> None:
