@@ -148,7 +148,7 @@ mutants: setup ## change the product in one place at a time: do the tests notice
 
 some-mutants: setup ## twelve mutants of what has changed lately, with the tests next to them
 	@seed=$$((0x$$(git rev-parse --short=6 HEAD))); \
-	exec $(BIN)/python -m release.mutants --since "$(DRAWN)" --sample 12 --seed $$seed --near --tests tests/unit --at-most 65
+	exec $(BIN)/python -m release.mutants --since "$(DRAWN)" --sample 12 --seed $$seed --near --tests tests/unit --at-most 80
 
 soak: setup ## before a release: large numbers, and SOAK_SECONDS of random faults (3600); SOAK_SEED repeats their order
 	$(BIN)/python -m localcluster.provision
