@@ -1,4 +1,4 @@
-"""Prepares and unprepares ResourceClaims on this node, and keeps what is prepared in a file.
+"""Prepares and unprepares ResourceClaims on this node.
 
 The kubelet asks once for each claim. A container that restarts needs its CDI spec again, which a reboot removes, and a
 kubelet that starts does not ask for what runs: so specs are written again from the checkpoint.
