@@ -14,7 +14,7 @@ from typing import Final
 
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.dra import claims
-from deviceplugin.dra.store import API, ClaimError, ClaimStore
+from deviceplugin.dra.store import ClaimError, ClaimStore
 from deviceplugin.handover.devices import DeviceHandOver, HandOverError, Recipient
 from deviceplugin.handover.spec_files import SpecFile
 from deviceplugin.inventory import InventoryFeed
@@ -31,7 +31,7 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import MIB
 from gpushare.wire import claims as wire
-from gpushare.wire.claims import Claim, Share, device_name
+from gpushare.wire.claims import API, Claim, Share, device_name
 
 _LOG: Final = logging.getLogger(__name__)
 _GET_S: Final = 5.0

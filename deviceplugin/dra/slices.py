@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deviceplugin.causes import Code, code
-from deviceplugin.dra.store import API
 from deviceplugin.inventory import InventoryFeed, PostedInventory
 from deviceplugin.node import NodeFacts
 from deviceplugin.source import RawGpu
@@ -23,7 +22,7 @@ from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
 from gpushare.units import MIB
 from gpushare.wire import claims as wire
-from gpushare.wire.claims import Claim
+from gpushare.wire.claims import API, Claim
 
 _LOG: Final = logging.getLogger(__name__)
 _PATH: Final = f"{API}/resourceslices"

@@ -15,10 +15,9 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime import logs
 from gpushare.wire import claims as wire
-from gpushare.wire.claims import Claim
+from gpushare.wire.claims import API, Claim
 
 _LOG: Final = logging.getLogger(__name__)
-API: Final = "/apis/resource.k8s.io/v1"
 _GET_S: Final = 5.0
 _LIST_S: Final = 10.0
 

@@ -14,6 +14,7 @@ from gpushare.units import MIB
 from gpushare.wire import fields
 from gpushare.wire.fields import JsonObject
 
+API: Final = "/apis/resource.k8s.io/v1"
 _MOST: Final = 32  # results of one claim, as the API server has it
 
 
