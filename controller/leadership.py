@@ -7,24 +7,28 @@ Binding of the leader before it. A leader whose watches are dead gives up its le
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from controller import watches
+from controller.claims import NO_NODES, Claims, ClaimSink
 from controller.cluster_table import ClusterTable
 from controller.reconcile.loop import HandOverSummary, LeaderLabel, Reconciler
 from controller.reconcile.node_requests import OFF, Limits, Refusals
 from controller.reconcile.placeholders import Placeholders
+from controller.reconcile.waiting import WaitingPods
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from controller.supervisor import Fence
-from controller.watches import NodeSink, PodSink
+from controller.watches import NodeSink, OptionalWatch, PodSink
 from gpushare import names
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.kube.api import KubeApi
 from gpushare.kube.watch import Reflector
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
+from gpushare.wire import claims as claims_wire
 
 _LOG: Final = logging.getLogger(__name__)
 QUIET_S: Final = 5.0  # longest wait for Bindings and patches in flight before the lease is released
@@ -42,6 +46,7 @@ class Leadership:
     state: ClusterState
     table: ClusterTable
     refusals: Refusals
+    claims: Claims | None = None
     node_requests: Limits = OFF
     pod: str = ""  # the name of this one
     namespace: str = names.NAMESPACE
@@ -53,13 +58,15 @@ class Leadership:
         api, clock, state = self.api, self.clock, self.state
         self._chores: threading.Thread | None = None
         self.threads: list[threading.Thread] = []  # of this term; they end soon after `stop`
-        self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index), clock=clock)
+        dra = self.claims.state.index if self.claims is not None else None
+        self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index, dra), clock=clock)
         self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
         self.budgets = watches.disruption_budgets(api=api, clock=clock)
         self.unhealthy = watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
         self.namespaces = watches.namespace_policies(api=api, clock=clock, index=state.index)
         self._optional = (self.budgets, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
+        self._claims: tuple[Reflector[ClaimRecord], ...] = ()
         self._stop_working = threading.Event()
 
         def may_write() -> bool:
@@ -72,6 +79,23 @@ class Leadership:
         self.label = LeaderLabel(writer=writer, namespace=self.namespace, pod=self.pod, timeout_s=self.bind_s)
         self.reconciler.first = self.label.tick
         self.reconciler.others = (summary.tick, asks.tick)
+        if self.claims is not None:
+            self._follow_claims(self.claims, writer)
+
+    def _follow_claims(self, claims: Claims, writer: Writer) -> None:
+        index, path = claims.state.index, f"{claims_wire.API}/resourceclaims"
+        waiting = WaitingPods(
+            writer=writer,
+            state=claims.state,
+            table=claims.table,
+            refusals=Refusals(self.clock),
+            nudges=False,  # kube-scheduler knows itself when a claim may fit
+            no_nodes=NO_NODES,
+        )
+        # It keeps no one waiting: it ranks and explains, and an older server has no such objects.
+        self._claims = (Reflector(api=self.api, path=path, sink=ClaimSink(index), clock=self.clock),)
+        self.reconciler.others = (*self.reconciler.others, lambda _: waiting.tick(index.snapshot()))
+        self.reconciler.waiting_claims = waiting
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Wait for the lead in the background, and serve. If it is lost or a part fails, `on_lost` ends the process."""
@@ -115,7 +139,8 @@ class Leadership:
         while not self.leading():
             if self.clock.wait(self._stop_working, _TICK_S):
                 return
-        for watch in (*self._reflectors, *self._optional):
+        watched: Iterable[Reflector[Any] | OptionalWatch[Any]] = (*self._reflectors, *self._optional, *self._claims)
+        for watch in watched:
             self._spawn(f"watch {watch.path}", functools.partial(watch.run, self._stop_working), on_lost)
         self._chores = self._spawn("reconcile", self._reconcile, on_lost)
         while self.leading() and not self._dead_watch():

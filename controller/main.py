@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 import gpushare
+from controller.claims import Claims
 from controller.cluster_table import ClusterTable
 from controller.extender.app import WAITING, Extender
 from controller.extender.bind import Binder
@@ -27,8 +28,9 @@ from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
+from gpushare.model.request import Policy
 from gpushare.runtime import http, logs, options, process
-from gpushare.runtime.clock import SystemClock
+from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.http import HttpServer
 from gpushare.runtime.intake import MIB, ByteBudget
 from gpushare.runtime.pages import Handler, PageServer, verdict, wsgi
@@ -62,6 +64,7 @@ class Controller:
         table = ClusterTable(state, clock)
         self._outlooks = Outlooks(state.index, table, clock)
         refusals = Refusals(clock)
+        claims = _claims(state, clock) if settings.dra else None
         self._leadership = Leadership(
             api=api,
             clock=clock,
@@ -69,6 +72,7 @@ class Controller:
             state=state,
             table=table,
             refusals=refusals,
+            claims=claims,
             node_requests=Limits(most=settings.placeholders, life_s=settings.placeholder_seconds),
             pod=settings.pod or socket.gethostname(),
             namespace=settings.namespace,
@@ -76,7 +80,7 @@ class Controller:
         )
         metrics = Metrics(clock)
         leads, told = self._leadership, readings(self._leadership, self._outlooks)
-        metrics.watch(state, told, waiting=lambda: leads.reconciler.waiting.counts, is_read=leads.is_read)
+        metrics.watch(state, told, waiting=lambda: leads.reconciler.counts, is_read=leads.is_read)
         self.handler: Handler = Extender(
             state=state,
             table=table,
@@ -84,6 +88,7 @@ class Controller:
             preemption=Preemption(state=state, budgets=leads.budgets.values, clock=clock, metrics=metrics),
             metrics=metrics,
             refusals=refusals,
+            claims=claims,
             clock=clock,
             unready=leads.unready,
             version=gpushare.__version__,
@@ -108,6 +113,12 @@ class Controller:
     def _stuck(self) -> str:
         silent_s = self._fence.supervisor_silent_s()
         return f"the supervisor has not moved for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
+
+
+def _claims(state: ClusterState, clock: Clock) -> Claims:
+    # On a node kube-scheduler takes the fullest GPU that fits, as devices are published, and so does this policy.
+    own = ClusterState(resource_config=state.resource_config, policy=Policy.BINPACK, reduced=state.reduced)
+    return Claims(state=own, table=ClusterTable(own, clock))
 
 
 class Server:

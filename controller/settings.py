@@ -53,6 +53,11 @@ class Settings:
         " models, names of nodes), or reduced (the pod's request and the kind of reason)",
         parse=choice("full", "reduced"),
     )
+    dra: bool = option(
+        False,
+        "whether ResourceClaims are watched (Kubernetes 1.36): to say why their pods wait, and to rank nodes for them",
+        parse=boolean,
+    )
     kubeconfig: str = option("", "kubeconfig file; empty for the pod's service account")
     namespace: str = option(
         names.NAMESPACE,

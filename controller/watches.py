@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from controller.index import Index
 from gpushare import names
-from gpushare.cluster import budgets, node_records, pod_records
+from gpushare.cluster import budgets, claim_records, node_records, pod_records
 from gpushare.cluster.budgets import Budget
 from gpushare.cluster.node_records import Marked, NodeRecord
 from gpushare.cluster.pod_records import AnyPod
@@ -41,6 +41,7 @@ class NodeSink:
     """Sink of the node watch. Most updates of a node are heartbeats, which change nothing here."""
 
     index: Index
+    dra: Index | None = None  # of the same nodes with their GPUs of mode dra
 
     def read(self, node: JsonObject) -> NodeRecord | None:
         try:
@@ -52,12 +53,18 @@ class NodeSink:
 
     def replace(self, nodes: list[NodeRecord]) -> None:
         self.index.replace_nodes(nodes)
+        if self.dra is not None:
+            self.dra.replace_nodes(view for node in nodes if (view := claim_records.view(node)))
 
     def upsert(self, node: NodeRecord) -> None:
+        if self.dra is not None and node is not self.index.node(node.name):
+            self.dra.set_node(node.name, claim_records.view(node))
         self.index.set_node(node.name, node)
 
     def remove(self, node: NodeRecord) -> None:
         self.index.set_node(node.name, None)
+        if self.dra is not None:
+            self.dra.set_node(node.name, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from controller.claims import Claims
 from controller.cluster_table import ClusterTable, FilterResult, PodKind
 from controller.extender import messages
 from controller.extender.bind import Binder
@@ -21,7 +22,7 @@ from gpushare import names
 from gpushare.errors import GpuShareError
 from gpushare.identity import NodeName
 from gpushare.kube.api import JsonObject
-from gpushare.model.capacity import FreeHost
+from gpushare.model.capacity import NOTHING, FreeHost
 from gpushare.model.ledger import NodeLedger
 from gpushare.model.request import PodRequest
 from gpushare.runtime import logs, pages
@@ -61,6 +62,7 @@ class Extender:
     preemption: Preemption
     metrics: Metrics
     refusals: Refusals
+    claims: Claims | None = None
     clock: Clock
     unready: Callable[[], str]  # why the extender must not be asked; empty if it may
     version: str
@@ -148,11 +150,18 @@ class Extender:
         return args.names.priorities(self.table.grades(kind, args.names, request.pod.uid)), "scored"
 
     def _prioritize_others(self, body: bytes, _: Request) -> tuple[bytes, str]:
-        """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one."""
+        """Where a pod without GPUs takes the least from pods with GPUs: on any node without, else on the best one.
+
+        For a pod with ResourceClaims, where these fill GPUs that are in use.
+        """
         args = messages.node_args(body, self._lists)
         if pods_wire.needs_gpu(args.pod, self.state.resource_config):
             return b"[]", "gpu"
         self._check_ready()
+        shape = self.claims.shape(pods_wire.ref(args.pod).uid) if self.claims is not None else None
+        if self.claims is not None and shape is not None:
+            grades = self.claims.table.grades(PodKind(shape, NOTHING), args.names)
+            return args.names.priorities(grades), "claims"
         kind = PodKind(None, pods_wire.host_requests(args.pod))
         return args.names.priorities(self.table.grades(kind, args.names)), "scored"
 

@@ -18,7 +18,7 @@ from controller.index import Index, Snapshot
 from controller.reconcile import advice
 from controller.reconcile.bypassed import BypassedPods
 from controller.reconcile.node_requests import Refusals
-from controller.reconcile.waiting import WaitingPods
+from controller.reconcile.waiting import Waiting, WaitingPods
 from controller.reconcile.writer import Writer
 from controller.reservations import Reservation
 from controller.state import ClusterState
@@ -76,6 +76,7 @@ class Reconciler:
     audit_differences: int = 0  # found by the last check of the ledger
     bypassed: BypassedPods = field(init=False)
     waiting: WaitingPods = field(init=False)
+    waiting_claims: WaitingPods | None = None
     _overridden: _Once = field(init=False, default_factory=_Once)
     _unreadable: _Once = field(init=False, default_factory=_Once)
     _unknown: logs.Changes = field(init=False, default_factory=lambda: logs.Changes(_LOG))
@@ -85,6 +86,13 @@ class Reconciler:
         writer, state = self.writer, self.state
         self.waiting = WaitingPods(writer=writer, state=state, table=self.table, refusals=self.refusals)
         self.bypassed = BypassedPods(writer=writer, state=state, bind_s=self.bind_s)
+
+    @property
+    def counts(self) -> Waiting:
+        """Pods that wait for a node, by namespace and reason."""
+        by_claims = self.waiting_claims.counts if self.waiting_claims is not None else {}
+        counts = self.waiting.counts
+        return {key: counts.get(key, 0) + by_claims.get(key, 0) for key in {**counts, **by_claims}}
 
     @property
     def recreated(self) -> int:

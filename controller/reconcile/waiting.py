@@ -165,6 +165,8 @@ class WaitingPods:
     state: ClusterState
     table: ClusterTable
     refusals: Refusals
+    nudges: bool = True
+    no_nodes: str = "the cluster has no nodes"
     outdated: OutdatedPods = field(init=False)
     counts: Waiting = field(init=False, default_factory=lambda: _NONE)  # replaced as a whole
     _notes: dict[PodUid, Note] = field(default_factory=dict)
@@ -225,7 +227,7 @@ class WaitingPods:
         match action:
             case Tell(ref, reason, message):
                 self.writer.post(ref, reason, message)
-            case Nudge(ref, value):
+            case Nudge(ref, value) if self.nudges:
                 self.writer.nudge(ref, value)
         return action is not None
 
@@ -240,7 +242,7 @@ class WaitingPods:
         self._tick += 1
         self._turns = {key: self._turns.get(key, 0) for key in requests}
         first = heapq.nsmallest(MAX_KINDS, self._turns, key=self._turns.__getitem__)
-        return {key: _Kind(requests[key], snapshot.ledgers, self.table, self.state) for key in first}
+        return {key: _Kind(requests[key], snapshot.ledgers, self.table, self.state, self.no_nodes) for key in first}
 
 
 @dataclass
@@ -251,6 +253,7 @@ class _Kind:
     ledgers: Mapping[NodeName, LedgerOrRefused]
     table: ClusterTable
     state: ClusterState
+    no_nodes: str
 
     @functools.cached_property
     def _answers(self) -> dict[NodeName, Refused | None]:
@@ -275,7 +278,8 @@ class _Kind:
 
     @functools.cached_property
     def message(self) -> str:
-        answers = self._answers
+        if not (answers := self._answers):
+            return self.no_nodes
         return explain.distinct(answers.values()) if self.state.reduced else explain.closest(answers, self.ledgers)
 
 

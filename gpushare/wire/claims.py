@@ -3,13 +3,14 @@
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare import names, units
 from gpushare.errors import WireError
-from gpushare.identity import GpuUuid, NodeName, PodRef, PodUid
+from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
+from gpushare.model.request import ContainerRequest
 from gpushare.units import MIB
 from gpushare.wire import fields
 from gpushare.wire.fields import JsonObject
@@ -70,11 +71,61 @@ def reduce(claim: JsonObject) -> JsonObject:
         for result in fields.objects(devices, "results", "status.allocation.devices")
         if result.get("driver") == names.DRA_DRIVER
     ]
+    owners = fields.objects(metadata, "ownerReferences", "metadata")
     return {
         "metadata": {key: metadata.get(key) for key in ("namespace", "name", "uid")},
+        "owner": [
+            {key: owner.get(key) for key in ("name", "uid")}
+            for owner in owners
+            if owner.get("kind") == "Pod" and owner.get("controller") is True
+        ][:1],
+        "asks": list(_asks(fields.mapping(claim, "spec", "claim"))),
+        "allocated": bool(allocation),
         "results": results[:_MOST],
         "reservedFor": fields.objects(status, "reservedFor", "status")[:1],
     }
+
+
+def _asks(spec: JsonObject) -> Iterator[JsonObject]:
+    """Requests for shares; of alternatives the first, which kube-scheduler prefers."""
+    requests = fields.objects(fields.mapping(spec, "devices", "spec"), "requests", "spec.devices")
+    for i, request in enumerate(requests[:_MOST]):
+        path = f"spec.devices.requests[{i}]"
+        choices = fields.objects(request, "firstAvailable", path)
+        asked = choices[0] if choices else fields.mapping(request, "exactly", path)
+        if asked.get("deviceClassName") == names.DEVICE_CLASS and asked.get("adminAccess") is not True:
+            amounts = fields.mapping(fields.mapping(asked, "capacity", path), "requests", f"{path}.capacity")
+            yield {
+                "request": fields.needed(request, "name", path),
+                "count": fields.integer(asked, "count", path, default=1, least=1),
+                "consumedCapacity": {
+                    key: amounts[key] for key in (names.DRA_MEMORY, names.DRA_COMPUTE) if key in amounts
+                },
+            }
+
+
+def asked(claim: JsonObject) -> tuple[ContainerRequest, ...]:
+    """What a reduced claim waits for, a container for each request; nothing once it is allocated. Raises WireError."""
+    found = []
+    for i, ask in enumerate(fields.objects(claim, "asks", "") if not claim["allocated"] else ()):
+        path, amounts = f"spec.devices.requests[{i}]", ask["consumedCapacity"]
+        memory = _amount(amounts, names.DRA_MEMORY, path, least=0)
+        found.append(
+            ContainerRequest(
+                container=ContainerName(ask["request"]),
+                memory_mib=-(-memory // MIB),
+                memory_percent=0 if memory else 100,
+                compute_percent=min(_amount(amounts, names.DRA_COMPUTE, path, least=0), 100),
+                gpu_count=ask["count"],
+            )
+        )
+    return tuple(found)
+
+
+def owner(claim: JsonObject) -> PodRef | None:
+    """The pod for which a reduced claim was made of a template; None if it was not."""
+    namespace = fields.needed(fields.mapping(claim, "metadata", ""), "namespace", "metadata")
+    return next((pod_of(each, namespace) for each in fields.objects(claim, "owner", "metadata")), None)
 
 
 def read(claim: JsonObject, pool: NodeName) -> Claim:

@@ -9,6 +9,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller import watches
+from controller.claims import Claims, ClaimSink
 from controller.cluster_table import ClusterTable
 from controller.extender.app import Extender
 from controller.extender.bind import Binder, BindResult
@@ -32,7 +33,7 @@ from gpushare.model.capacity import NodeCapacity
 from gpushare.model.ledger import Allocation, NodeLedger
 from gpushare.model.request import PodRequest, Policy
 from gpushare.units import GIB, ResourceConfig
-from gpushare.wire import allocations, pods as pods_wire, requests
+from gpushare.wire import allocations, claims as claims_wire, pods as pods_wire, requests
 from testing.builders import Json, make_container, make_inventory, make_node
 from testing.clock import ManualClock
 from testing.controller.client import Client
@@ -40,6 +41,7 @@ from testing.fakes.kube import Call, FakeKube
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
+CLAIMS = f"{claims_wire.API}/resourceclaims"
 RESOURCE_CONFIG = ResourceConfig()
 
 
@@ -73,7 +75,10 @@ class World:
         self.binder = Binder(api=self.api, state=self.state, clock=self.clock, leading=lambda: self.leads)
         self.writer = Writer(api=self.api, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(writer=self.writer, state=self.state, table=self.table, refusals=self.refusals)
-        self.node_sink = NodeSink(self.state.index)
+        dra = ClusterState(resource_config=resource_config, policy=policy, reduced=reduced)
+        self.claims = Claims(state=dra, table=ClusterTable(dra, self.clock))
+        self.claim_sink = ClaimSink(dra.index)
+        self.node_sink = NodeSink(self.state.index, dra.index)
         self.pod_sink = PodSink(self.state.index)
         self.unhealthy = watches.unhealthy_gpus(api=self.api, clock=self.clock, index=self.state.index)
         self._version = ""
@@ -92,6 +97,7 @@ class World:
                 preemption=preemption,
                 metrics=self.metrics,
                 refusals=self.refusals,
+                claims=self.claims,
                 clock=self.clock,
                 unready=lambda: self.unready,
                 version="1.2.3",
@@ -150,7 +156,8 @@ class World:
         self._version = self.api.get(PODS)["metadata"]["resourceVersion"]
 
     def _sinks(self) -> tuple[tuple[str, Sink[Any]], ...]:
-        return (NODES, self.node_sink), (PODS, self.pod_sink), (CONFIG_MAPS, self.unhealthy)
+        optional = (CONFIG_MAPS, self.unhealthy), (CLAIMS, self.claim_sink)
+        return (NODES, self.node_sink), (PODS, self.pod_sink), *optional
 
     def after(self, seconds: float) -> None:
         """The leader does its chores later, with what it has seen so far."""

@@ -83,7 +83,8 @@ def test_dynamic_resource_allocation_is_off_until_it_is_asked_for() -> None:
     made = {(each["kind"], each["metadata"]["name"]): each for each in found if each["metadata"] not in before}
     policies = {names.CLAIMS_POLICY, names.CLAIM_PODS_POLICY, names.SLICES_POLICY}
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    rights = {(kind, f"{names.PLUGIN}-dra") for kind in ("ClusterRole", "ClusterRoleBinding")}
+    whose = (f"{names.PLUGIN}-dra", "gpushare-controller-dra")
+    rights = {(kind, name) for kind in ("ClusterRole", "ClusterRoleBinding") for name in whose}
     bound = {(kind, name) for kind in kinds for name in policies}
     assert made.keys() == {("DeviceClass", names.DEVICE_CLASS), *rights, *bound}
     limit, _, named, apart = made[kinds[0], names.CLAIM_PODS_POLICY]["spec"]["validations"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from controller.claims import Claims
 from controller.cluster_table import ClusterTable
 from controller.extender.bind import Binder
 from controller.leadership import Leadership
@@ -98,6 +99,7 @@ class Term:
         self, api: FakeKube, clock: SharedClock, fence: Fence, pod: str, *, quiet_s: float = 0.1, dead_s: float = 60.0
     ) -> None:
         self._fence, self.line, self.state = fence, Line(api), ClusterState(resource_config=ResourceConfig())
+        dra = ClusterState(resource_config=ResourceConfig())
         self.leadership = Leadership(
             api=self.line,
             clock=clock,
@@ -105,6 +107,7 @@ class Term:
             state=self.state,
             table=ClusterTable(self.state, clock),
             refusals=Refusals(clock),
+            claims=Claims(state=dra, table=ClusterTable(dra, clock)),
             pod=pod,
             quiet_s=quiet_s,
             dead_s=dead_s,

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from controller.claims import NO_NODES
 from controller.watches import BUDGETS_V1, CONFIG_MAPS
 from gpushare import names
 from gpushare.cluster import node_ledger
@@ -17,13 +18,13 @@ from gpushare.identity import NodeName
 from gpushare.kube import api as kube
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
-from gpushare.model.ledger import NodeLedger
+from gpushare.model.ledger import NodeLedger, RefusalReason
 from gpushare.units import ResourceConfig
 from gpushare.wire import hand_over
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node
 from testing.controller.bypassing import changed
-from testing.controller.world import NODES, PODS, bind_args, is_binding, path_of
+from testing.controller.world import CLAIMS, NODES, PODS, bind_args, is_binding, path_of
 from testing.fakes.kube import Delayed, FakeKube, LandsLater
 from tests.integration.controller.replicas import LEASE, Replica, SharedClock, add_pod, stopping
 
@@ -261,3 +262,21 @@ def test_pods_are_bound_while_the_lead_changes_again_and_again(api: FakeKube, cl
         clock.eventually("the ledger is equal", lambda: node_ledger.differences(truth(api), kept(leader)) == [])
     assert all(ledger.over_committed() == {} for ledger in truth(api).values())
     assert len([call for call in api.calls if is_binding(call)]) < 12 + 3 + 8 * 4
+
+
+def test_pods_with_claims_are_told_what_they_lack_and_a_server_without_claims_keeps_no_one_waiting(
+    api: FakeKube, clock: Clock
+) -> None:
+    absent = kube.NotFoundError("the server could not find the requested resource")
+    api.fail_next(lambda call: call.path == CLAIMS, absent, times=2)
+    owner = {"kind": "Pod", "name": "web", "uid": "uid-of-web", "controller": True}
+    exactly = {"deviceClassName": names.DEVICE_CLASS, "capacity": {"requests": {"memory": "3Gi"}}}
+    claim = {
+        "metadata": {"name": "web-gpu", "uid": "uid-of-claim", "ownerReferences": [owner]},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    api.seed(CLAIMS.replace("v1/", "v1/namespaces/team/", 1), claim)
+    with leading(api, clock) as first:
+        events = "/api/v1/namespaces/team/events"
+        clock.eventually("the pod is told", lambda: any(NO_NODES in each["message"] for each in api.objects(events)))
+        assert first.term.leadership.reconciler.counts["team", RefusalReason.NO_INVENTORY.value] == 1
