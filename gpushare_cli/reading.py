@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from gpushare import names
-from gpushare.cluster import budgets as budgets_of, node_records, pod_records
+from gpushare.cluster import budgets as budgets_of, claim_records as records_of_claims, node_records, pod_records
 from gpushare.cluster.budgets import Budget
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import SettingsError, WireError
 from gpushare.identity import NodeName
@@ -151,6 +152,21 @@ def claims(api: KubeApi) -> tuple[Sequence[JsonObject] | None, str]:
         return (), ""
     except kube.KubeError as error:
         return None, f"ResourceClaims may not be listed ({error}); how much of GPUs they hold is not known"
+
+
+def claim_records(api: KubeApi) -> Sequence[ClaimRecord] | None:
+    """ResourceClaims of the cluster for GPUs of this project, allocated or not; None if they may not be listed."""
+
+
+    def readable(claim: JsonObject) -> ClaimRecord | None:
+        with suppress(WireError):
+            return records_of_claims.read(claim)
+        return None
+
+    try:
+        return _listed(api, CLAIMS, {}, readable)
+    except kube.KubeError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,16 +8,26 @@ from functools import cached_property
 from typing import Any, Final
 
 from gpushare import names, units
-from gpushare.cluster import bypass, groups, node_ledger, node_records, pod_records
+from gpushare.cluster import bypass, claim_records, groups, node_ledger, node_records, pod_records
 from gpushare.cluster.bypass import Fate
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Bypassed, PodRecord, Problem
 from gpushare.errors import InvalidRequestError, SettingsError
-from gpushare.identity import NodeName, PodRef, by_index
+from gpushare.identity import NodeName, PodRef, PodUid, by_index
 from gpushare.model.capacity import Ask, FreeHost, NodeCapacity
 from gpushare.model.gpu import MAX_GPUS, Gpu, NodeInventory
-from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, Placed, RefusalReason, Refused, Verdict
+from gpushare.model.ledger import (
+    Allocation,
+    Grant,
+    LedgerOrRefused,
+    NodeLedger,
+    Placed,
+    RefusalReason,
+    Refused,
+    Verdict,
+)
 from gpushare.model.request import DEFAULT_POLICY, ContainerKind, ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.placement import costs, outlook as outlooks
 from gpushare.placement.explain import NODES_NAMED, largest_free, together
@@ -87,6 +97,22 @@ def of(objects: Objects, settings: Settings) -> World:
     config = ResourceConfig(unit=unit, whole_gpus=settings.whole_gpus)
     pods = [(pod, record(pod, config)) for pod in objects.pods]
     return build(nodes, pods, config, objects, settings.gpu_policy)
+
+
+def of_claims(state: World, claims: Iterable[ClaimRecord]) -> World:
+    """The same cluster as ResourceClaims see it: GPUs of mode dra, and what the claims hold of them."""
+    of_pods: dict[PodUid, list[ClaimRecord]] = defaultdict(list)
+    for claim in claims:
+        of_pods[claim.pod.uid].append(claim)
+    on_node: dict[NodeName, list[Allocation]] = defaultdict(list)
+    for record in map(claim_records.of_pod, of_pods.values()):
+        if isinstance(record, Bound) and record.allocation is not None:
+            on_node[record.node].append(record.allocation)
+    nodes = {}
+    for name, node in state.nodes.items():
+        if (view := claim_records.view(node.record)) and view.inventory:
+            nodes[name] = replace(node, record=view, ledger=NodeLedger.of(view.inventory, on_node[name]))
+    return replace(state, nodes=nodes, holders={}, problems={}, policy=Policy.BINPACK)
 
 
 def record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:

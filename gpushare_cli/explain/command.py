@@ -52,7 +52,8 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         known = reading.settings(api, options.installation, where, options.memory_unit)
         events = reading.events_on if cluster.forbidden else lambda _api, _pod: ()
         state = world.of(cluster, known)
-        explained = [decide.explain(pod, state, events(api, pod)) for pod in pods]
+        claims = reading.claim_records(api) if any(map(decide.has_claims, pods)) else None
+        explained = [decide.explain(pod, state, events(api, pod), claims) for pod in pods]
         if not cluster.forbidden:
             explained = _with_use(api, explained, options.installation)
     except kube.NotFoundError:

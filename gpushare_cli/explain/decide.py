@@ -6,14 +6,15 @@ from enum import Enum
 from typing import Any, Final
 
 from gpushare import names
-from gpushare.cluster import bypass, node_records, pod_records
+from gpushare.cluster import bypass, claim_records, node_records, pod_records
 from gpushare.cluster.bypass import Fate
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.cluster.node_ledger import PodToPlace
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.identity import NodeName, PodRef
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.ledger import NodeLedger, Placed, RefusalReason, Refused
+from gpushare.model.ledger import Allocation, NodeLedger, Placed, RefusalReason, Refused
 from gpushare.model.request import PodRequest, Policy
 from gpushare.placement import costs
 from gpushare.placement.explain import by_sum, some
@@ -69,8 +70,10 @@ class Explanation:
         return self.use.uses.get((self.pod.namespace, self.pod.name, container, uuid), Use())
 
 
-def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explanation:
-    """All about one pod. Events on it, the latest last, serve where the cluster may not be read."""
+def explain(
+    pod: Object, state: World, events: Sequence[Object] = (), claims: Sequence[ClaimRecord] | None = None
+) -> Explanation:
+    """All about one pod. Events on it, the latest last, serve where the cluster, or all its claims, may not be read."""
     blank = _blank(pod, state)
     config = world.config_of(pod, state.resource_config)
     match pod_records.read(pod, config):
@@ -90,6 +93,8 @@ def explain(pod: Object, state: World, events: Sequence[Object] = ()) -> Explana
             return _bypassed(blank, pod, record, way, state)
         case Bound() as record:
             return _bound(replace(blank, request=world.request_of(pod, config)), pod, record, state)
+        case None if has_claims(pod):
+            return _claiming(blank, pod, state, claims, events)
         case None:
             return _not_ours(blank, pod, state)
 
@@ -313,11 +318,46 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Nod
     return place.of_bound(record, record.allocation, placed, alone, answered, policies)
 
 
+def has_claims(pod: Object) -> bool:
+    return bool(fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec"))
+
+
+def _claiming(
+    blank: Explanation, pod: Object, state: World, claims: Sequence[ClaimRecord] | None, events: Sequence[Object]
+) -> Explanation:
+    """A pod with ResourceClaims, which kube-scheduler allocates without a word about numbers."""
+    node = pods_wire.node_of(pod)
+    if claims is None and node is None:
+        return _by_events(blank, pod, events)
+    there = world.of_claims(state, claims or ())
+    match claim_records.of_pod(claim for claim in claims or () if claim.pod.uid == blank.pod.uid):
+        case Pending(request=PodRequest() as request) if node is None and pods_wire.counts(pod):
+            blank = replace(_waiting(blank, pod), request=request)
+            answered = world.ask(there, pod, request, there.policies(request))
+            headline, summary, good = _reason(pod, answered, said="")
+            if good:
+                summary = f"{summary}; selectors and constraints of its claims were not evaluated"
+            elif not answered:
+                summary = "no node shares GPUs by ResourceClaims"
+            return replace(blank, headline=headline, summary=summary, good=good, answers=tuple(answered))
+        case Bound(allocation=Allocation() as allocation) if found := there.nodes.get(allocation.node):
+            ledger = found.ledger
+            assert isinstance(ledger, NodeLedger)  # noqa: S101 - for the type checker: `of_claims` makes no other
+            shares = tuple(holders.shares(allocation, ledger.inventory))
+            return replace(
+                blank,
+                node=allocation.node,
+                headline=f"{blank.phase} on {allocation.node}, by ResourceClaims",
+                summary=f"it has {place.together(shares)}",
+                shares=shares,
+                fills=tuple(place.fills(allocation, ledger)),
+            )
+    summary = "kube-scheduler allocates its ResourceClaims; kubectl inspect gpushare shows what they hold"
+    return replace(blank, node=node, headline=f"{blank.phase}; asks by ResourceClaims", summary=summary)
+
+
 def _not_ours(blank: Explanation, pod: Object, state: World) -> Explanation:
     blank = replace(blank, node=pods_wire.node_of(pod))
-    if fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec"):
-        summary = "it has ResourceClaims, which kube-scheduler allocates; kubectl inspect gpushare shows what they hold"
-        return replace(blank, headline=f"{blank.phase}; asks by ResourceClaims", summary=summary)
     for container, resource, meant in requests.misspelt(pod, state.resource_config):
         summary = f"container {container} asks for {resource}, which gpushare does not know; do you mean {meant}?"
         headline = f"{blank.phase}; asks for no GPU that gpushare knows"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpushare.units import MemoryUnit
+from gpushare.wire import claims
 from gpushare_cli import console
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command
@@ -17,12 +18,13 @@ from testing.fakes.kube import FakeKube
 
 
 def kube_of(objects: Iterable[Json]) -> FakeKube:
-    """A cluster with these nodes, pods and ConfigMaps."""
+    """A cluster with these nodes, pods, ConfigMaps and ResourceClaims."""
     kube = FakeKube()
     for one in objects:
         namespace = one["metadata"].get("namespace")
         where = f"namespaces/{namespace}/" if namespace else ""
-        kube.seed(f"/api/v1/{where}{one['kind'].lower()}s", one)
+        group = claims.API if one["kind"] == "ResourceClaim" else "/api/v1"
+        kube.seed(f"{group}/{where}{one['kind'].lower()}s", one)
     return kube
 
 

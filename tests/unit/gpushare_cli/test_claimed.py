@@ -13,7 +13,12 @@ from gpushare.model.gpu import GpuHealth
 from gpushare_cli import bars, console, inspect_command, reading
 from gpushare_cli.console import Look, Streams
 from gpushare_cli.dashboard import views
-from testing.builders import Json, make_claim, make_grant, make_inventory, make_node
+from gpushare_cli.explain import command
+from gpushare_cli.explain.command import Options
+from gpushare_cli.reading import Target
+from testing.builders import Json, make_claim, make_container, make_grant, make_inventory, make_node, make_pod
+from testing.cli import explaining
+from testing.cli.explaining import explain
 from testing.cli.podding import bound
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.clusters import api_of
@@ -114,3 +119,66 @@ def test_bars_count_them_and_the_dashboard_tells_that_a_gpu_has_become_one() -> 
     assert shown[2:] == ["  2 GPUs shared by ResourceClaims; see gpushare inspect"]
     told = views.health_changes("node-a", before, after, datetime(2026, 11, 1, tzinfo=UTC))
     assert {(each.text, each.warning) for each in told} == {("is shared by ResourceClaims now", False)}
+
+
+# `explain`.
+
+NODE = make_node(replace(SPLIT, dra=(PLAIN.gpus[1], PLAIN.gpus[2])))
+
+
+def asking(gib: int, count: int = 1, *, pod: str = "pod", **held: str) -> Json:
+    """The claim of a pod; allocated if it holds something."""
+    amounts = {"capacity": {"requests": {"memory": f"{gib}Gi"}}}
+    request = {"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": count, **amounts}}
+    claim = make_claim(f"{pod}-gpu", **held)
+    claim["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}]
+    return claim | {"spec": {"devices": {"requests": [request]}}}
+
+
+def claiming(node: str | None = None, phase: str = "Pending") -> Json:
+    pod = make_pod(make_container(), name="pod", node=node, phase=phase)
+    pod["metadata"]["uid"] = "uid-pod"
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "x"}]
+    return pod
+
+
+WAITS = "waits; it fits on no node"
+NUMBERS = "needs 13 GiB on one GPU; free per GPU on node-a: 12, 11 GiB"
+ROOM = "there is room on node-a as far as was evaluated; the scheduler has not come to it yet; selectors and"
+OTHERS = (make_claim("a", GPU_1="3Gi"), asking(4, pod="b", GPU_2="4Gi"))
+
+
+@pytest.mark.parametrize(
+    ("node", "claims", "code", "headline", "summary"),
+    [
+        (NODE, [asking(13)], 3, WAITS, NUMBERS),
+        (NODE, [asking(12, count=2)], 3, WAITS, "needs 12 GiB on each of 2 GPUs; free per GPU on node-a: 12, 11 GiB"),
+        (NODE, [asking(12)], 0, "waits; it fits on node-a", ROOM),
+        (make_node(replace(SPLIT, dra=())), [asking(1)], 3, WAITS, "no node shares GPUs by ResourceClaims"),
+        (NODE, [], 0, "Pending; asks by ResourceClaims", "kube-scheduler allocates its ResourceClaims"),
+    ],
+)
+def test_a_pod_that_waits_is_told_the_numbers(
+    node: Json, claims: list[Json], code: int, headline: str, summary: str
+) -> None:
+    found = explain(node, claiming(), *OTHERS, *claims)
+    assert found.code == code
+    value = explain(node, claiming(), *OTHERS, *claims, as_json=True).value
+    assert value["headline"] == headline
+    assert value["summary"].startswith(summary)
+
+
+def test_a_pod_that_runs_has_its_shares_and_neighbours() -> None:
+    value = explain(NODE, claiming("node-a", "Running"), *OTHERS, asking(2, GPU_1="2Gi"), as_json=True).value
+    assert (value["headline"], value["summary"]) == ("Running on node-a, by ResourceClaims", "it has 2 GiB of GPU 1")
+    (gpu,) = value["gpus"]
+    assert [each["name"] for each in gpu["sharedWith"]] == ["a"]
+
+
+def test_who_may_not_list_claims_is_told_by_the_events() -> None:
+    api = explaining.kube_of([NODE, claiming(), asking(13)])
+    api.fail_next(lambda call: call.path == reading.CLAIMS, kube.ForbiddenError("no"), times=9)
+    out, err = io.StringIO(), io.StringIO()
+    options = Options(pod=Target(namespace="default", name="pod"), memory_unit=None, output="table")
+    assert command.run(api, Streams(out=out, err=err), options, lambda: "default") == 3
+    assert "neither the scheduler nor gpushare has said anything about it yet" in out.getvalue()
