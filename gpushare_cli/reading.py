@@ -157,7 +157,6 @@ def claims(api: KubeApi) -> tuple[Sequence[JsonObject] | None, str]:
 def claim_records(api: KubeApi) -> Sequence[ClaimRecord] | None:
     """ResourceClaims of the cluster for GPUs of this project, allocated or not; None if they may not be listed."""
 
-
     def readable(claim: JsonObject) -> ClaimRecord | None:
         with suppress(WireError):
             return records_of_claims.read(claim)

@@ -102,6 +102,11 @@ def asking(pod: Pod, resource_config: ResourceConfig) -> list[str]:
     ]
 
 
+def has_claims(pod: Mapping[str, Any]) -> bool:
+    """Whether it has ResourceClaims, of whatever class. Raises WireError."""
+    return bool(fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec"))
+
+
 def needs_gpu(pod: Pod, resource_config: ResourceConfig) -> bool:
     return any(asks(container, resource_config) for _, _, container in containers(pod))
 

@@ -1,12 +1,13 @@
 """Whether anybody else hands out the same GPUs, and the cluster's own GPU add-ons see those that they need. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
 from gpushare import names, units
 from gpushare.cluster import budgets
 from gpushare.kube.api import JsonObject
-from gpushare.wire import fields
+from gpushare.wire import fields, pods as pods_wire
 from gpushare_cli.doctor import checks_admission, checks_scheduling, foreign, objects
 from gpushare_cli.doctor.facts import Facts, Finding, GpuNode, error, warning
 from gpushare_cli.doctor.foreign import ForeignPod, Role
@@ -149,6 +150,26 @@ def device_classes(facts: Facts) -> Iterator[Finding]:
                 f"kubectl patch deviceclass {name} --type=json"
                 """ -p='[{"op": "remove", "path": "/spec/extendedResourceName"}]'""",
             )
+        if name != names.DEVICE_CLASS and names.DRA_DRIVER in str(each.get("spec")):
+            problem = f"it selects devices of {names.DRA_DRIVER}, and the rules of docs/claims.md hold for claims of"
+            fix = f"let pods use the class {names.DEVICE_CLASS}, and: kubectl delete deviceclass {name}"
+            yield warning(f"deviceclass/{name}", f"{problem} {names.DEVICE_CLASS} only", fix)
+
+
+def claim_schedulers(facts: Facts) -> Iterator[Finding]:
+    """One scheduler allocates all ResourceClaims for GPUs: each counts what it has allocated itself."""
+    nodes = {node.name for node in facts.sharing if node.inventory and node.inventory.dra}
+    counts = Counter(
+        fields.text(spec, "schedulerName", "spec") or names.DEFAULT_SCHEDULER
+        for pod in read(facts.snapshot.pods)
+        if pods_wire.has_claims(pod) and (spec := fields.mapping(pod, "spec", "pod")).get("nodeName") in nodes
+    )
+    if len(counts) > 1:
+        told = ", ".join(f"{name}: {count}" for name, count in counts.most_common())
+        problem = f"pods with ResourceClaims come from {len(counts)} schedulers ({told}) to nodes with GPUs of mode dra"
+        why = "they give the same memory away twice, and the later pods do not start"
+        fix = f"let one scheduler have them all; nodes of both: {', '.join(sorted(nodes)[:3])}"
+        yield warning("pods", f"{problem}: {why}", fix)
 
 
 def _devices(spec: JsonObject) -> Iterator[tuple[str, str]]:

@@ -88,6 +88,7 @@ CHECKS: Final = (
     Check("other-schedulers", "conflicts", checks_conflicts.schedulers),
     Check("dra-devices", "conflicts", checks_conflicts.dra_devices),
     Check("device-classes", "conflicts", checks_conflicts.device_classes),
+    Check("claim-schedulers", "conflicts", checks_conflicts.claim_schedulers),
     Check("gpu-addons", "conflicts", checks_conflicts.addons),
     Check("pods-pending", "pods", checks_scheduling.pending),
     Check("pods-without-gpus", "pods", checks_scheduling.unallocated),

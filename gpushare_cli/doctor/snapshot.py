@@ -118,7 +118,9 @@ class Snapshot:
     resource_slices: Objects = part("dra", "resourceslices")  # what DRA drivers offer
     device_classes: Objects = part("dra", "deviceclasses")
     unhealthy: Objects = part("many", reading.CONFIG_MAPS, reading.is_unhealthy_list)  # ConfigMaps
-    pods: Objects = part("pods")  # those that ask for GPUs or hold some, the installation's own, and other GPU plugins'
+    pods: Objects = part(
+        "pods"
+    )  # with GPUs or ResourceClaims, the installation's own, and other GPU plugins'
 
 
 def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None]) -> Snapshot:
@@ -221,7 +223,8 @@ class _Reader:
         def concerns(pod: JsonObject) -> bool:
             try:
                 is_own = pods_wire.ref(pod).namespace == self.namespace
-                return is_own or reading.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
+                has_claims = pods_wire.has_claims(pod)
+                return is_own or has_claims or reading.concerns_gpus(pod) or foreign.foreign_pod(pod) is not None
             except WireError:
                 return True  # a check says what is odd about it
 

@@ -11,6 +11,7 @@ from gpushare.kube.api import KubeApi
 from gpushare.model.request import Policy, RequestShape
 from gpushare.placement.explain import some
 from gpushare.units import MemoryUnit
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import arguments, console, holders, reading, usage, world
 from gpushare_cli.arguments import Command, argument
 from gpushare_cli.console import BAD, FAILED, OK, Streams
@@ -52,7 +53,7 @@ def run(api: KubeApi, streams: Streams, options: Options, namespace: Callable[[]
         known = reading.settings(api, options.installation, where, options.memory_unit)
         events = reading.events_on if cluster.forbidden else lambda _api, _pod: ()
         state = world.of(cluster, known)
-        claims = reading.claim_records(api) if any(map(decide.has_claims, pods)) else None
+        claims = reading.claim_records(api) if any(map(pods_wire.has_claims, pods)) else None
         explained = [decide.explain(pod, state, events(api, pod), claims) for pod in pods]
         if not cluster.forbidden:
             explained = _with_use(api, explained, options.installation)

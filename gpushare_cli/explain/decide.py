@@ -93,7 +93,7 @@ def explain(
             return _bypassed(blank, pod, record, way, state)
         case Bound() as record:
             return _bound(replace(blank, request=world.request_of(pod, config)), pod, record, state)
-        case None if has_claims(pod):
+        case None if pods_wire.has_claims(pod):
             return _claiming(blank, pod, state, claims, events)
         case None:
             return _not_ours(blank, pod, state)
@@ -316,10 +316,6 @@ def _choice(blank: Explanation, pod: Object, record: Bound, state: World) -> Nod
     policies = alone.policies(blank.request)
     answered = world.ask(alone, world.unbound(pod), blank.request, policies)
     return place.of_bound(record, record.allocation, placed, alone, answered, policies)
-
-
-def has_claims(pod: Object) -> bool:
-    return bool(fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec"))
 
 
 def _claiming(

@@ -79,8 +79,24 @@ def lacking(*prefixes: str) -> Change:
     return lambda api: api.fail_next(lambda call: call.path.startswith(prefixes), LACKING, times=9)
 
 
-def named(resource: str) -> Change:
-    spec = {"extendedResourceName": resource} if resource else {}
+def claiming(*schedulers: str, node: str = "node-a") -> list[Change]:
+    """A pod with claims of each of these schedulers."""
+    spec = {"nodeName": node, "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "x"}], "containers": []}
+    return [
+        seeded(
+            {
+                "kind": "Pod",
+                "metadata": {"namespace": "team", "name": f"claiming-{i}", "uid": f"claiming-{i}"},
+                "spec": spec | ({"schedulerName": scheduler} if scheduler else {}),
+                "status": {"phase": "Running"},
+            }
+        )
+        for i, scheduler in enumerate(schedulers)
+    ]
+
+
+def named(resource: str, **more: object) -> Change:
+    spec = {**({"extendedResourceName": resource} if resource else {}), **more}
     item = {"kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": spec}
     return lambda api: api.seed(f"{V1}/deviceclasses", item)
 
@@ -134,7 +150,11 @@ CHANGES: dict[str, list[Change]] = {
         ),
         together(GIVEN_TO_CLAIMS, offer(device("gpu-0", "GPU-0"))),
     ],
-    "device-classes": [named(resource) for resource in (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE)],
+    "device-classes": [
+        *(named(resource) for resource in (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE)),
+        named("", selectors=[{"cel": {"expression": f"device.driver == '{names.DRA_DRIVER}'"}}]),
+    ],
+    "claim-schedulers": [together(GIVEN_TO_CLAIMS, *claiming("default-scheduler", "", "volcano"))],
 }
 
 
@@ -162,6 +182,8 @@ def test_each_change_has_its_line(check: str, changes: list[Change]) -> None:
         offer(device("channel-0"), driver="compute-domain.nvidia.com"),
         offer(device("gpu-0", "GPU-0"), node=""),  # of a network, not of a node
         *map(named, ("", names.GPU, "nvidia.com/mig-1g.10gb")),  # NVIDIA's driver has one for nvidia.com/gpu
+        together(GIVEN_TO_CLAIMS, *claiming("default-scheduler", "")),
+        together(*claiming("default-scheduler", "volcano")),  # to GPUs of others
         lacking("/apis/resource.k8s.io/"),  # a server without dynamic resource allocation
     ],
 )
