@@ -17,6 +17,7 @@ PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 RESOURCES: Final = (names.GPU_MEM, names.GPU_PERCENT, names.GPU_CORE, names.GPU)  # whose sums are checked
+CLAIMS: Final = "resource claims"
 PODS: Final = "pods"
 _GROUPS: Final = frozenset(  # labels and annotations of the pods of a group; kube-scheduler's own is in the spec
     {
@@ -188,7 +189,7 @@ def overlooked(pod: Object, *, with_host: bool = False) -> list[str]:
             for path, _, container in pods_wire.containers(pod)
             for port in fields.objects(container, "ports", path)
         ),
-        "resource claims": spec.get("resourceClaims"),
+        CLAIMS: spec.get("resourceClaims"),
         "other pods of its group": spec.get("schedulingGroup") or spec.get("workloadRef") or marks & _GROUPS,
     }
     return [what for what, there in demanded.items() if there]

@@ -80,4 +80,4 @@ def view(node: NodeRecord) -> NodeRecord | None:
     if inventory is None or not inventory.dra:
         return None
     gpus = tuple(replace(gpu, uuid=GpuUuid(claims.device_name(gpu.uuid)), extra_mib=0) for gpu in inventory.dra)
-    return replace(node, inventory=replace(inventory, gpus=gpus, dra=(), left_out=()), allocatable=None)
+    return replace(node, inventory=replace(inventory, gpus=gpus, dra=(), left_out=()))

@@ -118,9 +118,7 @@ class Snapshot:
     resource_slices: Objects = part("dra", "resourceslices")  # what DRA drivers offer
     device_classes: Objects = part("dra", "deviceclasses")
     unhealthy: Objects = part("many", reading.CONFIG_MAPS, reading.is_unhealthy_list)  # ConfigMaps
-    pods: Objects = part(
-        "pods"
-    )  # with GPUs or ResourceClaims, the installation's own, and other GPU plugins'
+    pods: Objects = part("pods")  # with GPUs or ResourceClaims, the installation's own, and other GPU plugins'
 
 
 def take(api: KubeApi, clock: Clock, namespace: str, say: Callable[[str], None]) -> Snapshot:

@@ -109,6 +109,11 @@ class Options:
     )
     memory_unit: MemoryUnit | None = arguments.memory_unit("the unit in which the nodes count")
     whole_gpus: bool = switch("--whole-gpus", what=f"{names.GPU} is gpushare's, not another plugin's")
+    claims: bool = switch(
+        "--claims",
+        what="of pods with ResourceClaims instead, whose templates are in the input, on GPUs of mode dra: nodes are"
+        " kube-scheduler's choice, but with --rank-others",
+    )
     summary: bool = switch("--summary", what="leave out the tables of pods and nodes")
     plot: str = argument(
         "--plot", metavar="FILE.svg", help="write there how much is allocated, a line for each policy; needs matplotlib"
@@ -122,10 +127,15 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     found = objects.collect(objects.read_file(file, stdin) for file in options.files or ())
     profile = Profile.of(*objects.read_file(options.profile, stdin), options.nodes) if options.profile else None
     whole, replay = options.whole_gpus, options.replay
-    asked = question.prepare(found, profile, options.memory_unit, whole_gpus=whole, replay=replay)
+    asked = question.prepare(
+        found, profile, options.memory_unit, whole_gpus=whole, replay=replay, claims=options.claims
+    )
     minor = (options.server or asked.server or _NEWEST).minor
     count = len(asked.pods)
-    pairs = [(policy, seed) for policy in options.policies for seed in options.seeds]
+    # On a node, kube-scheduler takes the fullest GPU with room, as these do.
+    of_claims = (Policy.BINPACK.value if options.others_weight else NONE,)
+    policies = of_claims if options.claims else options.policies
+    pairs = [(policy, seed) for policy in policies for seed in options.seeds]
 
     def planned(policy: str, seed: int, *, details: bool) -> Plan:
         if len(pairs) > 1 or count > _MANY:
@@ -176,6 +186,8 @@ def _config(options: Options, policy: str, minor: int) -> SchedulerConfig:
     if policy == NONE:
         return SchedulerConfig(policy=Policy.BINPACK, rules=rules, weight=0)
     weight = _WEIGHT if options.weight is None else options.weight
+    if options.claims:
+        weight = options.others_weight or 0
     return SchedulerConfig(policy=Policy(policy), rules=rules, weight=weight, others_weight=options.others_weight or 0)
 
 

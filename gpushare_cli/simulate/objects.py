@@ -20,6 +20,8 @@ STDIN: Final = "-"
 WORKLOADS: Final = frozenset(
     {"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Job", "CronJob"}
 )
+TEMPLATE: Final = "ResourceClaimTemplate"
+_CLAIMS: Final = frozenset({"ResourceClaim", TEMPLATE})
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # those of Kubernetes' own suffixes
 _LONGEST: Final = 58  # Kubernetes cuts a longer base before it adds a suffix
 
@@ -54,6 +56,7 @@ class Input:  # all that was read, in the order of the files
     wanted: list[Found] = field(default_factory=list)  # pods and workloads that are still to be created
     namespaces: list[Found] = field(default_factory=list)
     config_maps: list[JsonObject] = field(default_factory=list)  # Aliyun's, of GPUs that must not be used
+    claims: list[Found] = field(default_factory=list)  # ResourceClaims, and templates of some
     ignored: Counter[str] = field(default_factory=Counter)  # objects that have nothing to do with GPUs, by kind
 
 
@@ -72,19 +75,18 @@ def read_file(path: str, stdin: TextIO) -> tuple[str, list[object]]:
 def collect(files: Iterable[tuple[str, Sequence[object]]]) -> Input:
     """Sort the objects of all files, of which the names and the documents are given."""
     collected, uids = Input(), dict[str, Found]()
+    others = {"Node": collected.nodes, "Namespace": collected.namespaces, **dict.fromkeys(_CLAIMS, collected.claims)}
     seen: dict[str, Found] = {}
     for found in (found for file, documents in files for found in _objects(file, documents)):
         match found.kind:
-            case "Node":
-                collected.nodes.append(found)
             case "Pod" if _is_known(found):
                 collected.known.append(_with_identity(found))
             case kind if kind == "Pod" or kind in WORKLOADS:
                 collected.wanted.append(found)
             case "ConfigMap" if node_records.is_unhealthy_list(found.namespace, found.name):
                 collected.config_maps.append(found.value)
-            case "Namespace":
-                collected.namespaces.append(found)
+            case kind if kind in others:
+                others[kind].append(found)
             case kind:
                 collected.ignored[kind] += 1
                 continue
@@ -139,7 +141,7 @@ def _kind(item: JsonObject, where: str, default: str) -> str:
 
 
 def _found(item: JsonObject, kind: str, where: str) -> Found:
-    if kind not in {*WORKLOADS, "Node", "Namespace", "Pod", "ConfigMap"}:
+    if kind not in {*WORKLOADS, *_CLAIMS, "Node", "Namespace", "Pod", "ConfigMap"}:
         return Found(where=where, kind=kind, namespace="", name="", value=item)
     try:
         metadata = fields.mapping(item, "metadata", kind)

@@ -10,22 +10,23 @@ from typing import Any, Final
 import numpy as np
 
 from gpushare import names
-from gpushare.cluster import bypass, node_records
+from gpushare.cluster import bypass, claim_records, node_records
 from gpushare.cluster.bypass import Fate
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.cluster.node_records import NodeRecord
 from gpushare.cluster.pod_records import Bound, Pending, PodRecord
 from gpushare.errors import InvalidRequestError, SettingsError, WireError
 from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.request import Policy
+from gpushare.model.request import ContainerRequest, PodRequest, Policy, RequestShape
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import fields, pods as pods_wire, profile as profile_wire, requests
+from gpushare.wire import claims as claims_wire, fields, pods as pods_wire, profile as profile_wire, requests
 from gpushare_cli import schedulable, world, yamls
 from gpushare_cli.kube_scores import Load
 from gpushare_cli.schedulable import NodeFacts
 from gpushare_cli.scheduler_config import ServerVersion
-from gpushare_cli.simulate import signature, workloads
+from gpushare_cli.simulate import objects, signature, workloads
 from gpushare_cli.simulate.cluster import Nodes
 from gpushare_cli.simulate.objects import Found, Input
 from gpushare_cli.simulate.signature import Owner, PodSignature, Signatures
@@ -68,9 +69,17 @@ class Question:  # all that a plan is made of
 
 
 def prepare(
-    given: Input, profile: Profile | None, unit: MemoryUnit | None, *, whole_gpus: bool, replay: bool = False
+    given: Input,
+    profile: Profile | None,
+    unit: MemoryUnit | None,
+    *,
+    whole_gpus: bool,
+    replay: bool = False,
+    claims: bool = False,
 ) -> Question:
     """Make sense of the input, with nodes of the profile beside its own; in its nodes' unit if none is given.
+
+    With claims it is about pods with ResourceClaims, and GPUs of mode dra, which those of a profile are then.
 
     Raises SettingsError: the nodes count in different units, and none was given.
     """
@@ -81,22 +90,26 @@ def prepare(
         for inventory in synthetic_nodes(profile, unit, found):
             name = inventory.node
             labels = {schedulable.HOSTNAME: name, names.LABEL_SHARES: "true"}
-            made = NodeRecord(name=name, published="", inventory=inventory)
+            of_mode = replace(inventory, gpus=(), dra=inventory.gpus) if claims else inventory
+            made = NodeRecord(name=name, published="", inventory=of_mode)
             found[name] = made, NodeFacts(name=name, labels=labels)
     if not found:
         raise WireError("no node in the input; add what kubectl get nodes,pods -A -o yaml prints, or give --profile")
     resource_config = ResourceConfig(unit=unit, whole_gpus=whole_gpus)
     there = [pod for pod in given.known if not replay or workloads.is_static(pod)]
     existing = [(pod, _record(pod, resource_config)) for pod in there]
-    state = world.build(found.values(), ((pod.value, record) for pod, record in existing), resource_config)
+    recorded = ((pod.value, record) for pod, record in existing)
+    state = _of_claims(world.build(found.values(), recorded, resource_config), given if claims else None)
     facts = [node.facts for node in state.nodes.values()]
     created, noted = workloads.expand(given.wanted, given.known, facts)
     old = workloads.replayed(given.known) if replay else []
     new = [replace(pod, at_s=old[-1].at_s) for pod in created] if old else created
     notes += [*_unreadable(state), *noted, *_omissions(given)]
     policies = dict(_policies(given.namespaces))
-    asking = (_asking(pod, resource_config) for pod in (*old, *new))
-    pods = tuple(_with_policy(pod, policies) for pod in (*_waiting(existing, state), *asking))
+    every = (*_waiting(existing, state), *(_asking(pod, resource_config) for pod in (*old, *new)))
+    if claims:
+        every = tuple(_claiming(every, {(each.namespace, each.name): each for each in given.claims}))
+    pods = tuple(_with_policy(pod, policies) for pod in every)
     places = {name: i for i, name in enumerate(state.nodes)}
     counted = [pod.value for pod in there if pods_wire.counts(pod.value)]
     on_nodes = [(pod, places[on]) for pod in counted if (on := pods_wire.node_of(pod)) in places]
@@ -220,6 +233,44 @@ def _asking(pod: Pod, resource_config: ResourceConfig) -> Pod:
             return replace(pod, request=requests.of_pod(pod.value, resource_config))
     except InvalidRequestError as error:
         return replace(pod, outcome=Outcome.REFUSED, problem=str(error))
+
+
+def _of_claims(state: World, given: Input | None) -> World:
+    if given is None:
+        return state
+    found: list[ClaimRecord] = []
+    for each in (each for each in given.claims if each.kind != objects.TEMPLATE):
+        with each.named():
+            found += filter(None, [claim_records.read(each.value)])
+    return world.of_claims(state, found)
+
+
+def _claiming(pods: Iterable[Pod], known: Mapping[tuple[str, str], Found]) -> Iterator[Pod]:
+    """Pods with what their ResourceClaims ask for, and those without GPUs; others ask for other GPUs."""
+    for pod in pods:
+        if not pods_wire.has_claims(pod.value):
+            if pod.request is None and not pod.problem:
+                yield pod
+            continue
+        asked: list[ContainerRequest] = []
+        for each in fields.objects(pod.value["spec"], "resourceClaims", "spec"):
+            name = str(each.get("resourceClaimTemplateName"))
+            template = known.get((pod.ref.namespace, name))
+            if template is None:
+                pod = replace(pod, problem=f"its ResourceClaimTemplate {name} is not in the input")  # noqa: PLW2901
+                break
+            with template.named():
+                spec = fields.mapping(template.value, "spec", "template").get("spec")
+                asked += claims_wire.asked(claims_wire.reduce({"metadata": template.value["metadata"], "spec": spec}))
+        takes = pods_wire.host_requests(pod.value)
+        request = PodRequest(
+            pod=pod.ref,
+            shape=RequestShape(containers=tuple(asked)),
+            labels=pods_wire.labels(pod.value),
+            cpu_milli=takes.cpu_milli,
+            host_mib=takes.memory_mib,
+        )
+        yield replace(pod, request=request if asked else None)
 
 
 def _signature(pod: Pod, signatures: Signatures) -> PodSignature | None:

@@ -14,12 +14,13 @@ from gpushare.identity import NodeName
 from gpushare.model.capacity import Ask, FreeGpu, NodeCapacity
 from gpushare.model.gpu import Gpu, GpuHealth, label
 from gpushare.model.ledger import Grant, LedgerOrRefused, NodeLedger, Refused
-from gpushare.units import MemoryUnit
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import pods as pods_wire
 from gpushare_cli import console, schedulable, world
 from gpushare_cli.plot import Line, Plot, Point
 from gpushare_cli.simulate import plan as plans
 from gpushare_cli.simulate.plan import AllocationSeries, Plan, Row
-from gpushare_cli.simulate.workloads import Outcome
+from gpushare_cli.simulate.workloads import Outcome, Pod
 
 _FOLLOWED: Final = frozenset({"pod affinity", "topology spread constraints"})
 _STEPS: Final = 200  # points of a line that is a mean
@@ -195,12 +196,16 @@ def _total_units(ledgers: Iterable[NodeLedger], unit: MemoryUnit) -> int:
 
 
 def overlooked(plan: Plan) -> list[str]:
-    found = Counter(what for row in plan.rows for what in _not_evaluated(row.pod.value))
+    found = Counter(what for row in plan.rows for what in _not_evaluated(row.pod))
     return [f"{what} (of {count} pod{'s' if count > 1 else ''})" for what, count in found.items()]
 
 
-def _not_evaluated(pod: Mapping[str, Any]) -> list[str]:
-    return [what for what in schedulable.overlooked(pod, with_host=True) if what not in _FOLLOWED]
+def _not_evaluated(pod: Pod) -> list[str]:
+    followed = pod.request is not None and not pods_wire.needs_gpu(pod.value, ResourceConfig(whole_gpus=True))
+    found = [what for what in schedulable.overlooked(pod.value, with_host=True) if what not in _FOLLOWED]
+    return [
+        f"selectors and constraints of {what}" if followed and what == schedulable.CLAIMS else what for what in found
+    ]
 
 
 def as_json(plan: Plan, runs: Sequence[Run], unit: MemoryUnit, notes: Sequence[str]) -> dict[str, Any]:
@@ -258,7 +263,7 @@ def _json_row(row: Row, ledgers: Mapping[NodeName, NodeLedger]) -> dict[str, Any
         ],
         "message": row.why or None,
         "nodes": [world.as_json(answer) for answer in row.answers],
-        "notLookedAt": _not_evaluated(row.pod.value),
+        "notLookedAt": _not_evaluated(row.pod),
     }
 
 

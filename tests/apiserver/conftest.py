@@ -16,7 +16,7 @@ from localcluster import installation, provision
 from localcluster.apiserver import POLICIES_SINCE, WEBHOOKS, WORKLOADS, ApiServer
 from localcluster.provision import Version
 from testing import skips
-from testing.manifests import helm
+from testing.manifests import helm, tree
 from tests.apiserver.policies import (
     CLASSES,
     MINE,
@@ -36,6 +36,7 @@ from tests.apiserver.server import Json, Server, refusal
 
 HERE: Final = Path(__file__).parent
 CONFIG: Final = {"GPUSHARE_WHOLE_GPUS": "true"}
+CLAIMS_SINCE: Final = Version(1, 36)
 _numbers = itertools.count(1)
 
 
@@ -57,7 +58,11 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with ApiServer(tmp_path_factory.mktemp("server"), provision.control_plane(request.param)) as running:
         # As on the clusters of the end-to-end tests: pods without GPUs may name the RuntimeClass.
         choice = installation.config_map(names.RUNTIME_CLASS_POLICY, {"refuse": "nothing"})
-        running.install(CONFIG, *([choice] if running.has_policies else []))
+        dra = {}
+        if running.version >= CLAIMS_SINCE:  # of the component, what is not about device plugins
+            dra, wanted = {"GPUSHARE_DRA": "true"}, {names.DEVICE_CLASS, "gpushare-controller-dra"}
+            running.create(each for each in tree.objects("dra") if each["metadata"]["name"] in wanted)
+        running.install({**CONFIG, **dra}, *([choice] if running.has_policies else []))
         made = Server(running)
         yield made
         for user in made.users.values():

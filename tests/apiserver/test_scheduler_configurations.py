@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -17,13 +18,17 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from gpushare import names
+from gpushare.kube import api as kube
 from gpushare.model.request import Policy
+from gpushare.wire import inventory as inventory_wire
+from gpushare.wire.claims import API as CLAIMS_API
 from gpushare_cli import scheduler_config
 from gpushare_cli.doctor import objects
 from gpushare_cli.scheduler_config import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
-from testing import notebooks, skips
+from testing import claims, notebooks, skips
+from tests.apiserver.conftest import CLAIMS_SINCE
 from tests.apiserver.server import Json, Server, fetch, gpu_of, pod
 
 POLICY = installation.ROOT / "tests" / "seeds" / "policy.cfg"
@@ -101,6 +106,7 @@ WAYS: Final[Mapping[str, Callable[[Server, Path, Path], Flags]]] = {
     "printed policy file, all options": printed_policy,
     "printed configuration": printed,
     "printed configuration, all options": functools.partial(printed, **ALL),
+    "printed configuration, others ranked": functools.partial(printed, others_weight=scheduler_config.OTHERS_WEIGHT),
     "printed configuration, old weight": functools.partial(printed, weight=1),
     "JupyterHub's user-scheduler": of_jupyterhub,
 }
@@ -212,3 +218,52 @@ def ranked(server: Server) -> float:
     """How often the controller has ranked nodes for pods without GPUs."""
     page = fetch(f"{server.running.probes}/metrics")
     return objects.counted(page, "gpushare_extender_requests_total", verb=names.OTHERS_VERB, outcome="scored")
+
+
+# ResourceClaims, which the cluster's scheduler allocates.
+
+
+@contextlib.contextmanager
+def shared_by_claims(server: Server) -> Iterator[None]:
+    """Two of the four GPUs of each node, as device plugins publish them."""
+    offered = []
+    for name in ("zone-1", "zone-2"):
+        known = inventory_wire.of_node(server.api.get(kube.node_path(name)))
+        assert known is not None
+        split = replace(known, gpus=known.gpus[:2], dra=known.gpus[2:])
+        annotations = {names.ANNOTATION_INVENTORY: inventory_wire.encode(split)}
+        server.api.patch(kube.node_path(name), {"metadata": {"annotations": annotations}})
+        offered.append(claims.resource_slice(split))
+    with contextlib.ExitStack() as stack:
+        for each in offered:
+            server.api.create(f"{CLAIMS_API}/resourceslices", each)
+            stack.callback(server.api.delete, f"{CLAIMS_API}/resourceslices/{each['metadata']['name']}")
+        yield
+
+
+def claiming(server: Server, namespace: str, name: str, gib: int) -> Json:
+    path = f"{CLAIMS_API}/namespaces/{namespace}/resourceclaimtemplates"
+    if not server.exists(f"{path}/of-{gib}"):
+        server.api.create(path, claims.template(f"of-{gib}", gib))
+    made = pod(name, None)
+    made["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": f"of-{gib}"}]
+    return made
+
+
+@pytest.mark.parametrize(("way", "count"), [("printed configuration", 2), ("printed configuration, others ranked", 1)])
+def test_pods_with_claims_are_packed_where_the_controller_ranks_nodes_for_them(
+    server: Server, namespace: str, tmp_path: Path, way: str, count: int
+) -> None:
+    skips.older(server.version, CLAIMS_SINCE, "it has no claims for amounts of memory")
+    with shared_by_claims(server), another_scheduler(server, way, tmp_path) as scheduler:
+        found = [
+            node
+            for i in range(4)
+            for made in bound(server, namespace, claiming(server, namespace, f"claims-{i}", 3))
+            if (node := made["spec"]["nodeName"])
+        ]
+        scheduler.check_alive()
+        create(server, namespace, claiming(server, namespace, "large", 27))
+        numbers = "needs 27 GiB on one GPU; free per GPU on zone-"
+        server.eventually("the last is told the numbers", lambda: numbers in "".join(server.events(namespace, "large")))
+    assert len(set(found)) == count

@@ -23,17 +23,6 @@ def need_server(system: System) -> None:
     skips.older(system.cluster.version, CLAIMS_SINCE, "it has no claims for amounts of memory")
 
 
-def template(name: str, gib: int, count: int = 1) -> Json:
-    exactly = {"deviceClassName": names.DEVICE_CLASS, "count": count, "capacity": {"requests": {"memory": f"{gib}Gi"}}}
-    spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-
-
 def claiming(name: str, of: str) -> Json:
     """A pod whose container has the claim of a template."""
     pod = make_pod(name, None)

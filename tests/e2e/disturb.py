@@ -277,8 +277,17 @@ def exchanged_gpus(system: System, profile: Mapping[str, Any], usual: str) -> It
         exchange_gpus(system, yaml.safe_load(usual))
 
 
-def exchange_gpus(system: System, profile: Mapping[str, Any]) -> None:
-    """As if somebody had changed the cards: give plugins another profile, and wait until every node advertises it."""
+@contextlib.contextmanager
+def other_profile(system: System, profile: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[None]:
+    """The plugins have another profile, and afterwards the usual one."""
+    give_profile(system, profile)
+    try:
+        yield
+    finally:
+        give_profile(system, usual)
+
+
+def give_profile(system: System, profile: Mapping[str, Any]) -> None:
     data = {"data": {"profile.yaml": json.dumps(profile)}}
     namespace = ("-n", names.NAMESPACE)
     system.cluster.kubectl("patch", "configmap", *namespace, "gpushare-simulated-gpus", "-p", json.dumps(data))
@@ -286,6 +295,11 @@ def exchange_gpus(system: System, profile: Mapping[str, Any]) -> None:
     # a kubelet up to a minute.
     for node in system.cluster.nodes:
         kill_plugin(system, node.name)
+
+
+def exchange_gpus(system: System, profile: Mapping[str, Any]) -> None:
+    """As if somebody had changed the cards: give plugins another profile, and wait until every node advertises it."""
+    give_profile(system, profile)
 
     def shown() -> bool:
         inventories = system.inventories()

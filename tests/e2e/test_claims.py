@@ -16,6 +16,7 @@ from gpushare.wire.claims import device_name
 from localcluster import process
 from localcluster.process import ClusterError
 from testing import pages
+from testing.claims import template
 from tests.e2e import checks, disturb
 from tests.e2e.claims import (
     API,
@@ -29,10 +30,9 @@ from tests.e2e.claims import (
     need_server,
     sharing_claims,
     slices,
-    template,
 )
-from tests.e2e.conftest import GPU_GIB
-from tests.e2e.system import System, make_pod, restarts
+from tests.e2e.conftest import GPU_GIB, PROFILE
+from tests.e2e.system import FOUND, System, gpushare_json, make_pod, restarts
 
 CLAIMED: Final = 2
 """Of the node's GPUs, those that are for claims."""
@@ -226,6 +226,55 @@ def test_a_cordoned_gpu_takes_no_claims(system: System, dra: Mapping[str, Gpu], 
             assert allocated(claim_of(system, pod)) == [(device_name(open_.uuid), 3 << 30)]
     finally:
         system.cluster.kubectl("annotate", "node", NODE, f"{names.ANNOTATION_CORDON}-")
+    system.eventually("no taint", lambda: not any(device.get("taints") for device in slices(system)))
+
+
+def test_a_pod_that_fits_on_no_gpu_is_told_the_numbers_and_so_is_who_asks(
+    system: System, dra: Mapping[str, Gpu], namespace: str
+) -> None:
+    system.create(namespace, template("twenty", 20), template("five", 5))
+    system.create(namespace, *(claiming(f"p{i}", "twenty") for i in range(CLAIMED)))
+    system.all_running(namespace, CLAIMED)
+    system.create(namespace, claiming("waits", "twenty"))
+    free = ", ".join([str(GPU_GIB - 20)] * CLAIMED)
+    numbers = f"needs 20 GiB on one GPU; free per GPU on {NODE}: {free} GiB"
+    system.wait_told(namespace, "waits", numbers)
+    told = gpushare_json(system, FOUND, "explain", f"{namespace}/waits")
+    assert (told["headline"], numbers in told["summary"]) == ("waits; it fits on no node", True)
+    assert gpushare_json(system, 0, "explain", f"{namespace}/p0")["summary"].startswith("it has 20 GiB of GPU ")
+    system.create(namespace, claiming("small", "five"))
+    system.running(namespace, "small")
+    system.delete(namespace, "p0")
+    system.running(namespace, "waits")
+
+
+def test_an_unhealthy_gpu_takes_no_claims_and_its_pods_are_told_and_stay(
+    system: System, dra: Mapping[str, Gpu], namespace: str
+) -> None:
+    system.create(namespace, template("three", 3))
+    system.create(namespace, claiming("before", "three"))
+    [before] = system.all_running(namespace, 1)
+    [(device, _)] = allocated(claim_of(system, before))
+    usual = yaml.safe_load(PROFILE)
+    dead = {"gpus": usual["gpus"], "faults": [{"gpu": dra[device].index, "kind": "xid"}]}
+    with disturb.other_profile(system, {**usual, "nodes": {NODE: dead}}, usual):
+        system.eventually("a taint", lambda: sum(bool(device.get("taints")) for device in slices(system)) == 1)
+        system.create(namespace, *(claiming(f"p{i}", "three") for i in range(2)))
+        for pod in system.running(namespace, "p0", "p1"):
+            assert device not in [name for name, _ in allocated(claim_of(system, pod))]
+
+        def told() -> bool:
+            [status] = system.pod(namespace, "before")["status"]["containerStatuses"]
+            return "Unhealthy" in str(status.get("allocatedResourcesStatus"))
+
+        system.eventually("the pod's status says it", told)
+        assert restarts(system.pod(namespace, "before")) == {"c0": 0}
+        for effect in ({}, {"effect": "NoSchedule"}, {"effect": "NoExecute"}):
+            tolerant = template("tolerant", 3)
+            exactly = tolerant["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+            exactly["tolerations"] = [{"key": f"{names.DRA_DRIVER}/unhealthy", "operator": "Exists", **effect}]
+            with pytest.raises(ClusterError, match="leads to GPUs that are unhealthy or cordoned"):
+                system.create(namespace, tolerant)
     system.eventually("no taint", lambda: not any(device.get("taints") for device in slices(system)))
 
 

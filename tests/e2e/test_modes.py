@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpushare import names
 from gpushare.model.gpu import NodeInventory
 from gpushare.wire import inventory as inventory_wire
+from testing.claims import template
 from tests.e2e import disturb
-from tests.e2e.claims import NODE, claiming, gpus, need_server, template
+from tests.e2e.claims import NODE, claiming, gpus, need_server
 from tests.e2e.conftest import GPU_GIB, GPUS_PER_NODE
 from tests.e2e.system import System, allocated, is_ready, make_pod
 

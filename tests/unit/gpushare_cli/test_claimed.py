@@ -16,10 +16,12 @@ from gpushare_cli.dashboard import views
 from gpushare_cli.explain import command
 from gpushare_cli.explain.command import Options
 from gpushare_cli.reading import Target
+from testing import claims as claims_of
 from testing.builders import Json, make_claim, make_container, make_grant, make_inventory, make_node, make_pod
 from testing.cli import explaining
 from testing.cli.explaining import explain
 from testing.cli.podding import bound
+from testing.cli.simulating import T4S, simulate
 from testing.fakes.kube import FakeKube
 from tests.unit.gpushare_cli.clusters import api_of
 
@@ -182,3 +184,52 @@ def test_who_may_not_list_claims_is_told_by_the_events() -> None:
     options = Options(pod=Target(namespace="default", name="pod"), memory_unit=None, output="table")
     assert command.run(api, Streams(out=out, err=err), options, lambda: "default") == 3
     assert "neither the scheduler nor gpushare has said anything about it yet" in out.getvalue()
+
+
+# `simulate --claims`.
+
+
+def templated(name: str, *, of: str = "three", cpu: str = "1") -> Json:
+    pod = make_pod(make_container(resources={"requests": {"cpu": cpu}}), name=name)
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": of}]
+    del pod["metadata"]["uid"]
+    return pod
+
+
+def template(name: str, gib: int) -> Json:
+    return claims_of.template(name, gib) | {"apiVersion": "resource.k8s.io/v1"}
+
+
+def test_pods_with_claims_go_where_claims_leave_room_and_gpu_mem_is_of_other_gpus() -> None:
+    gpu_mem = make_pod(name="mem", node=None)
+    del gpu_mem["metadata"]["uid"]
+    pods = [templated("fits", of="ten"), templated("waits", of="thirteen"), templated("lost", of="none")]
+    given = [NODE, POD, *OTHERS, template("ten", 10), template("thirteen", 13), *pods, gpu_mem]
+    result = simulate(*given, claims=True, as_json=True)
+    found = {each["name"]: each for each in result.value["pods"]}
+    assert {name: (each["outcome"], each["node"]) for name, each in found.items()} == {
+        "fits": ("Placed", "node-a"),
+        "waits": ("Waits", None),
+        "lost": ("Waits", None),
+    }
+    assert found["waits"]["message"].startswith("needs 13 GiB on one GPU; free per GPU on node-a: 12, 1 GiB")
+    assert found["lost"]["message"] == "its ResourceClaimTemplate none is not in the input"
+
+
+@pytest.mark.parametrize(("weight", "nodes"), [(None, 2), (9, 1)])
+def test_pods_with_claims_are_spread_but_where_the_controller_ranks_nodes(weight: int | None, nodes: int) -> None:
+    there = []
+    for name in ("node-a", "node-b"):
+        node = make_node(replace(make_inventory(15, node=name), gpus=(), dra=PLAIN.gpus[:2]))
+        node["status"]["allocatable"] |= {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        there.append(node)
+    given = [*there, template("three", 3), *(templated(f"p{i}") for i in range(4))]
+    result = simulate(*given, claims=True, others_weight=weight, as_json=True)
+    assert len({each["node"] for each in result.value["pods"]}) == nodes
+    assert result.code == 0
+
+
+def test_made_up_nodes_have_gpus_for_claims() -> None:
+    given = [template("three", 3), *(templated(f"p{i}") for i in range(5))]
+    assert simulate(*given, profile=T4S, nodes=1, claims=True).code == 0
+    assert simulate(*given, *(templated(f"q{i}") for i in range(6)), profile=T4S, nodes=1, claims=True).code == 3
