@@ -8,14 +8,18 @@ from typing import Any, Final
 from gpushare import names
 from gpushare.identity import NodeName
 from gpushare.kube import api as kube
+from gpushare.model.gpu import Gpu
 from gpushare.units import quantity
 from gpushare.wire import inventory as inventory_wire
+from gpushare.wire.claims import device_name
 from testing import skips
 from tests.e2e.conftest import CLAIMS_SINCE, GPUS_PER_NODE
 from tests.e2e.system import System, make_pod
 
 Json = dict[str, Any]
 NODE: Final = NodeName("node-1")  # whose container runtime has CDI
+CLAIMED: Final = 2
+"""Of the node's GPUs, those that are for claims."""
 API: Final = "/apis/resource.k8s.io/v1"
 
 
@@ -29,6 +33,13 @@ def claiming(name: str, of: str) -> Json:
     pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": of}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
     return pod
+
+
+def of_claims(system: System) -> Mapping[str, Gpu]:
+    """Two GPUs of the node, by their names in slices."""
+    inventory = inventory_wire.of_node(system.node(NODE))
+    assert inventory
+    return {device_name(gpu.uuid): gpu for gpu in inventory.gpus[:CLAIMED]}
 
 
 def gpus(system: System) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
 from uuid import uuid4
 
 import pytest
@@ -11,7 +10,6 @@ import yaml
 
 from gpushare import names
 from gpushare.model.gpu import Gpu
-from gpushare.wire import inventory as inventory_wire
 from gpushare.wire.claims import device_name
 from localcluster import process
 from localcluster.process import ClusterError
@@ -20,6 +18,7 @@ from testing.claims import template
 from tests.e2e import checks, disturb
 from tests.e2e.claims import (
     API,
+    CLAIMED,
     NODE,
     Json,
     allocated,
@@ -28,14 +27,12 @@ from tests.e2e.claims import (
     claiming,
     mode,
     need_server,
+    of_claims,
     sharing_claims,
     slices,
 )
 from tests.e2e.conftest import GPU_GIB, PROFILE
 from tests.e2e.system import FOUND, System, gpushare_json, make_pod, restarts
-
-CLAIMED: Final = 2
-"""Of the node's GPUs, those that are for claims."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,9 +43,7 @@ def _server(system: System) -> None:
 @pytest.fixture(scope="module")
 def dra(system: System) -> Iterator[Mapping[str, Gpu]]:
     """Two GPUs of the node for claims, by their names in slices, beside two for gpu-mem."""
-    inventory = inventory_wire.of_node(system.node(NODE))
-    assert inventory
-    chosen = {device_name(gpu.uuid): gpu for gpu in inventory.gpus[:CLAIMED]}
+    chosen = of_claims(system)
     with mode(system, ",".join(f"{gpu.uuid}=dra" for gpu in chosen.values()), CLAIMED):
         yield chosen
 
