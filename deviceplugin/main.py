@@ -13,6 +13,7 @@ from typing import Any, Final
 from deviceplugin import identify, pods, ports, resources
 from deviceplugin.cdi import ContainerEdits
 from deviceplugin.cgroups import Procfs
+from deviceplugin.dra import claims
 from deviceplugin.dra.driver import ClaimDriver, held_by_claims
 from deviceplugin.dra.modes import Modes
 from deviceplugin.dra.server import DraServer
@@ -115,7 +116,10 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
     def held_in_all(latest: NodeInventory) -> Sequence[HeldPod]:
         return (*held(latest), *held_by_claims(store.prepared or {}, latest))
 
-    limits = _limits(settings, clock, feed, held, held_in_all, chooser, parts)
+    def held_by_pods(latest: NodeInventory) -> Sequence[HeldPod]:
+        return (*held(latest), *claims.held_by_pods(cache.all(), (store.prepared or {}).values(), latest))
+
+    limits = _limits(settings, clock, feed, held_by_pods, held_in_all, chooser, parts)
     modes, claimer, of_claims = _claims(settings, clock, feed, chooser, hand_over, limits.prepare, store)
     parts |= of_claims
     modes.pods = lambda latest: (
@@ -159,7 +163,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         lists=lists,
         table=watchdog.table,
         feed=feed,
-        holding=lambda latest: join.holding(held(latest), latest),
+        holding=lambda latest: join.holding(held_by_pods(latest), latest),
         watchdog=watchdog if settings.watchdog is not WatchdogPolicy.OFF else None,
         clock=clock,
         interval_s=settings.usage_interval,
@@ -177,8 +181,8 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
 
         now = usage.view()
         measured = replace(now, measured=sensors(now.gpus)) if now else None
-        claims = (claimer.claimed(), claimer.outcomes) if claimer else ()
-        text = metrics.page(measured, start_check.starts(), watchdog.actions, node, *claims)
+        claimed = (claimer.claimed(), claimer.outcomes) if claimer else ()
+        text = metrics.page(measured, start_check.starts(), watchdog.actions, node, *claimed)
         return Response(200, text, metrics.CONTENT_TYPE)
 
     if settings.metrics_port:
@@ -309,7 +313,7 @@ def _limits(
     chooser: Chooser,
     parts: dict[str, Part],
 ) -> NodeLimits:
-    """Args: held: what pods were granted; held_in_all: what claims have, too."""
+    """Args: held: what pods have, also by claims; held_in_all: what was granted, and what each claim has."""
     backends: list[LimitBackend] = [
         MigBackend(),
         MpsBackend(directory=settings.mps_dir, shared_memory=settings.mps_shared_memory, held=held_in_all),

@@ -12,7 +12,7 @@ from gpushare.errors import WireError
 from gpushare.identity import ContainerName, GpuUuid, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import NodeInventory
-from gpushare.model.ledger import Allocation, Grant
+from gpushare.model.ledger import Allocation, Grant, Held
 from gpushare.model.request import MAX_ASKING, MAX_CONTAINERS
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
@@ -32,6 +32,7 @@ _AUTHORS: Final = (
 _LAST: Final = 10**20  # nanoseconds; later than any pod
 _AUTHORS_MOST: Final = 128
 _TEXT_MOST: Final = 256
+_CLAIMS_MOST: Final = 32  # of a pod; of one with more nothing is known
 _LIMITS: Final = (*names.SHARED_RESOURCES, names.GPU_CORE, names.GPU)
 _ID: Final = re.compile(r"[a-z-]{1,63}://[0-9a-f]{64}")
 T = TypeVar("T")
@@ -40,18 +41,24 @@ T = TypeVar("T")
 def reduce(pod: JsonObject) -> JsonObject:
     """A pod without what no decision looks at, which is most of it. May raise WireError.
 
-    What a tenant can multiply is bounded: of containers those that ask for GPUs, unless there are more than any pod is
-    granted, and of variables the one that counts.
+    What a tenant can multiply is bounded: of containers those that ask for GPUs or use claims, unless there are more of
+    them, or of what they use, than any pod is granted, and of variables the one that counts.
     """
     annotations = wire.annotations(pod)
     spec, status = fields.mapping(pod, "spec", "pod"), fields.mapping(pod, "status", "pod")
+    claims = _claims(spec, status)
     # Another system's annotations may count containers by their place.
     keep_all = interop.is_bound(annotations)
     containers = {
-        field: [_container(each) for each in fields.objects(spec, field, "spec") if keep_all or wire.asks(each, _ANY)]
+        field: [
+            _container(each)
+            for each in fields.objects(spec, field, "spec")
+            if keep_all or wire.asks(each, _ANY) or (claims and _uses(each))
+        ]
         for field in ("initContainers", "containers")
     }
-    if sum(map(len, containers.values())) > (MAX_CONTAINERS if keep_all else MAX_ASKING):
+    kept = [max(1, len(_uses(each))) for kind in containers.values() for each in kind]
+    if sum(kept) > (MAX_CONTAINERS if keep_all else MAX_ASKING):
         containers = {}
     return {
         "metadata": {
@@ -63,6 +70,7 @@ def reduce(pod: JsonObject) -> JsonObject:
             "nodeName": spec.get("nodeName"),
             "schedulerName": str(spec.get("schedulerName") or "")[:_TEXT_MOST],
             "runtimeClassName": spec.get("runtimeClassName"),
+            **({"resourceClaims": claims} if claims else {}),
             **containers,
         },
         "status": {
@@ -82,6 +90,21 @@ def _identity(pod: Pod) -> JsonObject:
     return {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
 
 
+def _claims(spec: JsonObject, status: JsonObject) -> list[JsonObject]:
+    """By the names that containers use, also those that were made of templates."""
+    made = fields.objects(status, "resourceClaimStatuses", "status")
+    found = [
+        {key: fields.text(each, key, "resourceClaims") for key in ("name", "resourceClaimName")}
+        for each in (*fields.objects(spec, "resourceClaims", "spec"), *made)
+        if each.get("resourceClaimName")
+    ]
+    return found if len(found) <= _CLAIMS_MOST else []
+
+
+def _uses(container: Mapping[str, Any]) -> Sequence[JsonObject]:
+    return fields.objects(fields.mapping(container, "resources", "container"), "claims", "container.resources")
+
+
 def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:
     """Which of these containers has which ID, and whether any container of the pod runs."""
     found, running = list[JsonObject](), False
@@ -95,6 +118,7 @@ def _reports(pod: JsonObject, among: Collection[str]) -> list[JsonObject]:
 
 def _container(container: Mapping[str, Any]) -> JsonObject:
     limits = wire.amounts(container, "limits")
+    claims = [{key: fields.text(each, key, "claims") for key in ("name", "request")} for each in _uses(container)]
     return {
         "name": fields.needed(container, "name", "container"),
         "restartPolicy": container.get("restartPolicy"),
@@ -102,7 +126,10 @@ def _container(container: Mapping[str, Any]) -> JsonObject:
         "env": _variables(fields.objects(container, "env", "container")),
         # Only whether there is any: what it brings can change while the pod lives.
         "envFrom": bool(container.get("envFrom")),
-        "resources": {"limits": {key: limits[key] for key in _LIMITS if key in limits}},
+        "resources": {
+            "limits": {key: limits[key] for key in _LIMITS if key in limits},
+            **({"claims": claims} if claims else {}),
+        },
     }
 
 
@@ -123,6 +150,7 @@ class HeldPod:
     assumed: int  # when it was decided, in nanoseconds; see `assumed`
     container_ids: Mapping[ContainerName, str]  # the runtime's, as far as the kubelet has told them
     annotations: Mapping[str, str]
+    held: Mapping[GpuUuid, Held] | None = None  # by all its containers, where that is not the sum of the grants
 
 
 def held(pods: Iterable[Pod], inventory: NodeInventory, resource_config: ResourceConfig) -> Iterator[HeldPod]:
@@ -175,9 +203,9 @@ class PodCache:
         self._seen: dict[PodUid, tuple[str, float]] = {}  # the allocation, and when the watch told of it first
 
     def read(self, pod: JsonObject) -> Pod | None:
-        """A pod, reduced. One that asks for no GPU is left out: it never has devices, and holds nothing."""
+        """A pod, reduced. One that asks for no GPU and no claim is left out: it holds nothing."""
         try:
-            if not wire.needs_gpu(pod, _ANY):
+            if not (wire.needs_gpu(pod, _ANY) or fields.mapping(pod, "spec", "pod").get("resourceClaims")):
                 return None
             return reduce(pod) if wire.holds_gpus(pod) else _ended(pod)
         except WireError as error:

@@ -3,15 +3,20 @@
 The API server checks no sums, and two schedulers overbook: what is prepared is counted here once more.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from deviceplugin.pods import HeldPod
 from gpushare import names, units
+from gpushare.identity import ContainerName, GpuUuid
 from gpushare.model.gpu import Gpu, HandOver, NodeInventory
+from gpushare.model.ledger import Allocation, Grant, Held
 from gpushare.units import MIB
-from gpushare.wire import fields
+from gpushare.wire import fields, pods as pods_wire
 from gpushare.wire.claims import Claim, Share, device_name, pod_of, sums
 from gpushare.wire.fields import JsonObject
+from gpushare.wire.pods import Pod
 
 _NAMED: Final = 6  # claims that a refusal names
 _ALL: Final = 100
@@ -70,6 +75,52 @@ def _unknown(device: str, inventory: NodeInventory) -> str:
             f"GPU {device} is shared by {names.GPU_MEM} now, not by claims; delete the pod, so that another is chosen"
         )
     return f"node {inventory.node} has no GPU {device} for claims; delete the pod, so that another is chosen"
+
+
+def held_by_pods(pods: Iterable[Pod], prepared: Iterable[Claim], inventory: NodeInventory) -> Iterator[HeldPod]:
+    """What reduced pods have by claims: each container all that it uses, and the pod each claim once.
+
+    A pod with access for administrators, which has no amount, is left out.
+    """
+    known, gpus = {str(claim): claim for claim in prepared}, by_device(inventory)
+    for pod in pods:
+        ref = pods_wire.ref(pod)
+        claims = {
+            each["name"]: known[name]
+            for each in fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec")
+            if (name := f"{ref.namespace}/{each['resourceClaimName']}") in known
+        }
+        held = _held(claims.values(), gpus)
+        if not held or any(share.admin for claim in claims.values() for share in claim.shares):
+            continue
+        grants = [
+            Grant(container=ContainerName(container["name"]), gpus=(gpu,), memory_mib=part.memory_mib)
+            for _, _, container in pods_wire.containers(pod)
+            for gpu, part in _held(_used(container, claims), gpus).items()
+        ]
+        yield HeldPod(
+            allocation=Allocation(pod=ref, node=inventory.node, grants=tuple(grants)),
+            assumed=0,
+            container_ids=pods_wire.container_ids(pod),
+            annotations=pods_wire.annotations(pod),
+            held=held,
+        )
+
+
+def _used(container: Mapping[str, Any], claims: Mapping[str, Claim]) -> Iterator[Claim]:
+    """What a container has of each claim; all of one of which it names no request."""
+    uses = {(each["name"], each["request"]) for each in container["resources"].get("claims", ())}
+    for name, claim in claims.items():
+        shares = (share for share in claim.shares if uses & {(name, ""), (name, share.request)})
+        yield replace(claim, shares=tuple(shares))
+
+
+def _held(claims: Iterable[Claim], gpus: Mapping[str, Gpu]) -> Mapping[GpuUuid, Held]:
+    return {
+        gpus[device].uuid: Held(-(-memory // MIB), compute)
+        for device, (memory, compute) in sums(claims).items()
+        if device in gpus
+    }
 
 
 def encode(prepared: Iterable[Claim]) -> str:

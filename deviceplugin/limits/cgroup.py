@@ -262,7 +262,7 @@ class ContainerLimits:
             for pod in self.held(inventory)
             for grant in pod.allocation.grants
             if grant.container in pod.container_ids
-            for gpu in inventory.gpus
+            for gpu in inventory.every
             if gpu.uuid in grant.gpus
         }
         self._done &= reported.keys()

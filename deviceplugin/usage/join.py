@@ -16,7 +16,7 @@ from gpushare import names
 from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef, PodUid
 from gpushare.model.gpu import Gpu, GpuHealth, LeftOut, Limit, NodeInventory
 from gpushare.model.ledger import Held, NodeLedger, mib_on
-from gpushare.units import MIB, MemoryUnit
+from gpushare.units import MIB
 
 Key = tuple[PodUid, ContainerName, GpuUuid]  # an empty name stands for all containers that hold nothing of the GPU
 ListedSince = Mapping[GpuUuid, Mapping[int, float]]  # since when each PID stands in the GPU's list, by `monotonic`
@@ -108,7 +108,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTotal:
-    usable_mib: int = 0  # in whole units; 0 of a GPU that takes no new pods
+    usable_mib: int = 0  # in whole units, if it is shared by them; 0 of a GPU that takes no new pods
     granted_mib: int = 0
     granted_percent: int = 0  # of compute
     pods: int = 0
@@ -229,19 +229,21 @@ def view(inventory: NodeInventory, pods: Pods, joined: Joined | None, seen: Mapp
     rows.sort(key=lambda row: (row.pod.namespace, row.pod.name, row.pod.uid, row.container, row.gpu))
     return NodeUsage(
         node=inventory.node,
-        gpus=inventory.gpus,
+        gpus=inventory.every,
         left_out=inventory.left_out,
-        totals={gpu.uuid: _total(gpu, inventory.unit, pods, joined) for gpu in inventory.gpus},
+        totals={gpu.uuid: _total(gpu, inventory, pods, joined) for gpu in inventory.every},
         rows=tuple(rows),
         foreign=answered,
         processes=joined.processes if joined and answered else None,
     )
 
 
-def _total(gpu: Gpu, unit: MemoryUnit, pods: Pods, joined: Joined | None) -> GpuTotal:
+def _total(gpu: Gpu, inventory: NodeInventory, pods: Pods, joined: Joined | None) -> GpuTotal:
     held = [pod.held[gpu.uuid] for pod in pods.values() if gpu.uuid in pod.held]
+    unit = inventory.unit
+    usable_mib = gpu.memory_mib if gpu in inventory.dra else unit.floor(gpu.memory_mib) * unit.mib
     return GpuTotal(
-        usable_mib=unit.floor(gpu.memory_mib) * unit.mib if gpu.health is GpuHealth.HEALTHY else 0,
+        usable_mib=usable_mib if gpu.health is GpuHealth.HEALTHY else 0,
         granted_mib=sum(each.memory_mib for each in held),
         granted_percent=sum(100 if each.whole else each.compute_percent for each in held),
         pods=len(held),
@@ -251,8 +253,13 @@ def _total(gpu: Gpu, unit: MemoryUnit, pods: Pods, joined: Joined | None) -> Gpu
 
 def holding(held: Iterable[HeldPod], inventory: NodeInventory) -> Pods:
     """The node's pods that hold GPUs, by UID, with what each of their containers may use of which GPU."""
-    ledger = NodeLedger.of(inventory)
-    return {pod.allocation.pod.uid: _holding(pod, ledger) for pod in held}
+    ledger, found = NodeLedger.of(inventory), dict[PodUid, HoldingPod]()
+    for pod in held:
+        new = _holding(pod, ledger)
+        if known := found.get(new.ref.uid):  # by claims too, which are never of the same GPUs
+            new = replace(new, granted={**known.granted, **new.granted}, held={**known.held, **new.held})
+        found[new.ref.uid] = new
+    return found
 
 
 def _holding(pod: HeldPod, ledger: NodeLedger) -> HoldingPod:
@@ -267,7 +274,7 @@ def _holding(pod: HeldPod, ledger: NodeLedger) -> HoldingPod:
     return HoldingPod(
         ref=pod.allocation.pod,
         granted=granted,
-        held=ledger.held(pod.allocation),
+        held=ledger.held(pod.allocation) if pod.held is None else pod.held,
         containers={identity: name for name, identity in pod.container_ids.items()},
         policy=policy,
     )

@@ -231,7 +231,7 @@ class UsageLoop:
         if posted is None:
             return
         latest = self.latest
-        sample, listed = self._sample([gpu.uuid for gpu in posted.inventory.gpus], latest.listed if latest else {})
+        sample, listed = self._sample([gpu.uuid for gpu in posted.inventory.every], latest.listed if latest else {})
         pods = self.holding(posted.inventory)
         joined = join.join(sample, pods)
         peaks = join.peaks(latest.peaks if latest else {}, joined, pods)

@@ -5,6 +5,7 @@ from typing import Any
 
 from deviceplugin import pods
 from deviceplugin.cgroups import CgroupOwner, Process
+from deviceplugin.dra import claims
 from deviceplugin.inventory import InventoryFeed
 from deviceplugin.pods import PodCache
 from deviceplugin.source import GpuProcess
@@ -16,15 +17,18 @@ from gpushare.model.gpu import NodeInventory
 from gpushare.model.ledger import Grant
 from gpushare.runtime.clock import Clock
 from gpushare.units import ResourceConfig
+from gpushare.wire.claims import Claim
 from testing.builders import Json
 from testing.deviceplugin.build import bound_pod
 
 MIB = 1024 * 1024
 
 
-def holding(objects: Iterable[Json], inventory: NodeInventory) -> Pods:
+def holding(objects: Iterable[Json], inventory: NodeInventory, *prepared: Claim) -> Pods:
     """What these pods hold, as the plugin keeps them."""
-    return join.holding(pods.held(map(pods.reduce, objects), inventory, ResourceConfig(whole_gpus=True)), inventory)
+    known = [*map(pods.reduce, objects)]
+    by_claims = claims.held_by_pods(known, prepared, inventory)
+    return join.holding((*pods.held(known, inventory, ResourceConfig(whole_gpus=True)), *by_claims), inventory)
 
 
 def usage_loop(feed: InventoryFeed, cache: PodCache, clock: Clock, **fields: Any) -> UsageLoop:
@@ -54,6 +58,18 @@ def running_pod(number: int, *grants: Grant, ids: Mapping[str, int] | None = Non
         {"name": name, "containerID": f"containerd://{container_id(each)}", "state": {"running": {}}}
         for name, each in (ids or {}).items()
     ]
+    return pod
+
+
+def claiming(pod: Json, claims: Mapping[str, str], **uses: str) -> Json:
+    """The pod with claims, by its names for them. Args: uses: by each container, as in `gpu gpu/request`."""
+    spec, status = pod["spec"], pod["status"]
+    spec["resourceClaims"] = [{"name": name, "resourceClaimTemplateName": "t"} for name in claims]
+    status["resourceClaimStatuses"] = [{"name": name, "resourceClaimName": claim} for name, claim in claims.items()]
+    for container in [each for each in spec["containers"] if each["name"] in uses]:
+        named = [use.partition("/")[::2] for use in uses[container["name"]].split()]
+        told = [{"name": name, **({"request": request} if request else {})} for name, request in named]
+        container["resources"] = {**container.get("resources", {}), "claims": told}
     return pod
 
 

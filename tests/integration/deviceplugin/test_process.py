@@ -17,18 +17,24 @@ from typing import Any
 import pytest
 
 from deviceplugin import main as program, ports
+from deviceplugin.cgroups import CgroupOwner, Process, Procfs
+from deviceplugin.dra import claims, driver as dra_driver
 from deviceplugin.mps import MpsControl, Supervisor
+from gpushare import names
+from gpushare.identity import GpuUuid
 from gpushare.kube import client
 from gpushare.kube.api import ServerFaultError
 from gpushare.model.gpu import GpuHealth, Limit, NodeInventory
 from gpushare.runtime.clock import SystemClock
-from gpushare.wire import inventory as wire
+from gpushare.wire import inventory as wire, pods as wire_pods
+from gpushare.wire.claims import Claim, Share, device_name
 from gpushare_cli.console import Streams
 from gpushare_cli.explain import command as explain
 from gpushare_cli.reading import Target
 from testing.builders import make_grant, make_node
 from testing.deviceplugin.build import bound_pod
 from testing.deviceplugin.running import in_threads
+from testing.deviceplugin.usage import claiming, container_id, running_pod, uid
 from testing.fakes import kube_http
 from testing.fakes.http_server import free_port
 from testing.fakes.kube import FakeKube
@@ -316,6 +322,38 @@ def test_a_container_is_limited_before_it_exists_and_again_when_it_runs(cluster:
         wait_until(lambda: cluster.limit(f"poduid-a/{ID}") == 3072)
 
     cluster.run(act)
+
+
+def test_what_a_claims_container_uses_is_limited_shown_and_watched(
+    cluster: Cluster, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid, port = str(cluster.driver.keys["0.uuid"]), free_port()
+    mode = {"annotations": {names.ANNOTATION_MODE: f"device-plugin,{uuid}=dra"}}
+    cluster.api.edit(NODE, lambda node: node["metadata"].update(mode))
+    pod = claiming(running_pod(1, make_grant(0), ids={"main": 11}), {"gpu": "c"}, main="gpu")
+    pod["spec"]["containers"][0]["resources"].pop("limits")
+    cluster.api.seed("/api/v1/namespaces/default/pods/pod-1", pod)
+    share = Share(request="r", device=device_name(GpuUuid(uuid)), memory=3 << 30)
+    claim = Claim(uid="u", namespace="default", name="c", shares=(share,), pod=wire_pods.ref(pod))
+    checkpoint = directory / "plugins" / names.DRA_DRIVER / "checkpoint.json"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text(claims.encode([claim]))
+    group = f"pod{uid(1)}/{container_id(11)}"
+    (cluster.cgroups / "kubepods" / group).mkdir(parents=True)
+    cluster.driver.set({"0.compute": f"4242 {4000 * MIB}"})
+    owned = Process(4242, 1, CgroupOwner(uid(1), container_id(11)))
+    monkeypatch.setattr(dra_driver, "_EVERY_S", 0.1)
+    monkeypatch.setattr(Procfs, "read", lambda _table, pid: owned if pid == 4242 else None)
+    labels = f'UUID="{uuid}",container="main",gpu="0",namespace="default",node="node-a",pod="pod-1"}}'
+
+    def act() -> None:
+        wait_until(lambda: cluster.limit(group) == 3072)
+        wait_until(lambda: f"gpushare_plugin_container_used_bytes{{{labels} 4.194304e+09" in page_of(port))
+        wait_until(lambda: 'gpushare_plugin_containers_over_grant{node="node-a"} 1.0' in page_of(port))
+
+    given = ("--dra=true", f"--kubelet-dir={directory}", "--hand-over=cdi", f"--cdi-dir={tmp_path}")
+    usage = ("--usage-interval=0.2", "--watchdog=report", "--watchdog-grace=0.1", f"--metrics-port={port}")
+    cluster.run(act, *given, *usage)
 
 
 @pytest.mark.parametrize("order", ["auto", "cgroup"])

@@ -16,6 +16,7 @@ from gpushare.wire import allocations, pods as wire
 from testing.builders import Json, make_container, make_grant, make_pod
 from testing.clock import ManualClock
 from testing.deviceplugin.build import bound_pod, fields_of
+from testing.deviceplugin.usage import claiming
 
 EVERYTHING = ResourceConfig(whole_gpus=True)
 
@@ -36,6 +37,20 @@ def test_a_reduced_pod_says_all_that_a_decision_needs() -> None:
     assert "other" not in reduced["metadata"]["annotations"]
     assert set(reduced["spec"]["containers"][0]) == {"name", "restartPolicy", "image", "env", "envFrom", "resources"}
     assert "startedAt" not in str(reduced)
+
+
+def test_of_a_pod_with_claims_those_are_kept_and_the_containers_that_use_them() -> None:
+    names = ("a", "b", "other")
+    pod = claiming(make_pod(*map(make_container, names)), {"x": "pod-x", "y": "pod-y"}, a="x/one x/two", b="y")
+    pod["spec"]["resourceClaims"] += [{"name": "own", "resourceClaimName": "team"}, {"name": "none"}]
+    kept = PodCache(ManualClock()).read(pod) or {}
+    made = {each["name"]: each["resourceClaimName"] for each in kept["spec"]["resourceClaims"]}
+    assert made == {"x": "pod-x", "y": "pod-y", "own": "team"}
+    uses = [(each["name"], each["resources"]["claims"]) for each in kept["spec"]["containers"]]
+    assert uses == [
+        ("a", [{"name": "x", "request": "one"}, {"name": "x", "request": "two"}]),
+        ("b", [{"name": "y", "request": ""}]),
+    ]
 
 
 def test_what_limits_depend_on_stays_and_is_bounded() -> None:
@@ -206,6 +221,11 @@ def asking(name: str = "main") -> Json:
     return make_container(name, 1)
 
 
+def using(requests: int) -> Json:
+    return make_container("c", resources={"claims": [{"name": "gpu", "request": f"r{i}"} for i in range(requests)]})
+
+
+CLAIM = {"name": "gpu", "resourceClaimName": "x" * 253}
 DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES"}
 
 
@@ -219,8 +239,11 @@ DEVICES = {"name": "NVIDIA_VISIBLE_DEVICES"}
         {"containers": [asking(f"c{i}") for i in range(10_000)]},
         {"initContainers": [asking(f"c{i}") for i in range(10_000)]},
         {"containers": [asking()], "schedulerName": "x" * 1_500_000},
+        {"containers": [asking()], "resourceClaims": [CLAIM] * 10_000},
+        {"containers": [using(1)] * 10_000, "resourceClaims": [CLAIM]},
+        {"containers": [using(10_000)], "resourceClaims": [CLAIM] * 32},
     ],
-    ids=["affinity", "variables", "value", "containers", "asking", "init", "scheduler"],
+    ids=["affinity", "variables", "value", "containers", "asking", "init", "scheduler", "claims", "users", "uses"],
 )
 def test_what_is_kept_of_a_pod_is_small_however_large_it_is(spec: Json) -> None:
     annotations = {"gpushare.dev/watchdog": "x" * 250_000}

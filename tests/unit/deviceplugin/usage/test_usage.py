@@ -5,9 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,23 @@ from deviceplugin.usage import join
 from deviceplugin.usage.join import Key, NodeUsage, Pods, UsageReading
 from gpushare.identity import GpuUuid
 from gpushare.model.gpu import GpuHealth
+from gpushare.model.ledger import Grant
 from gpushare.model.request import ContainerKind
 from gpushare.runtime.clock import SystemClock
-from testing.builders import Json, make_gpu, make_grant, make_inventory
+from gpushare.wire.claims import Claim, Share
+from testing.builders import Json, make_container, make_gpu, make_grant, make_inventory
 from testing.clock import ManualClock
-from testing.deviceplugin.usage import MIB, container_id, holding, process, running_pod, sample, uid, usage_loop
+from testing.deviceplugin.usage import (
+    MIB,
+    claiming,
+    container_id,
+    holding,
+    process,
+    running_pod,
+    sample,
+    uid,
+    usage_loop,
+)
 
 INVENTORY = make_inventory(16, 16)
 
@@ -61,6 +74,71 @@ def test_a_whole_gpu_is_granted_with_all_that_it_has_and_init_containers_count_o
     (pod,) = held(running_pod(1, init, app)).values()
     assert dict(pod.granted) == {("i", "GPU-0"): 5120, ("a", "GPU-0"): 3072}
     assert {gpu: each.memory_mib for gpu, each in pod.held.items()} == {"GPU-0": 5120}
+
+
+DRA = replace(make_inventory(16), dra=(replace(make_gpu(1), memory_mib=16000), make_gpu(2)))
+
+
+def claim(name: str, *shares: tuple[str, int, int], **more: Any) -> Claim:
+    """Shares: request, number of the GPU, and GiB."""
+    parts = (Share(request=to, device=f"gpu-{i}", memory=gib << 30, compute=10, **more) for to, i, gib in shares)
+    return Claim(uid=name, namespace="default", name=name, shares=tuple(parts))
+
+
+def claiming_pod(claims: Mapping[str, str], *grants: Grant, **uses: str) -> Json:
+    pod = running_pod(1, *grants, ids={"a": 11, "b": 12, "mem": 13})
+    if not grants:  # by claims alone
+        pod["metadata"]["annotations"], pod["spec"]["containers"] = {}, []
+    pod["spec"]["containers"] += map(make_container, uses)
+    return claiming(pod, claims, **uses)
+
+
+SHARED = claim("c", ("r", 1, 3), ("s", 1, 2), ("s", 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("pod", "prepared", "granted", "held"),
+    [
+        (claiming_pod({"x": "c"}, a="x/r", b="x/s"), [SHARED], {"a1": 3, "b1": 2, "b2": 1}, {"1": 5, "2": 1}),
+        (claiming_pod({"x": "c"}, a="x", b="x/r"), [SHARED], {"a1": 5, "a2": 1, "b1": 3}, {"1": 5, "2": 1}),
+        (
+            claiming_pod({"x": "c", "y": "d", "z": "net"}, a="x/r y z", b="x/none"),
+            [SHARED, claim("d", ("r", 1, 1), ("gone", 9, 1))],
+            {"a1": 4},
+            {"1": 6, "2": 1},
+        ),
+        (claiming_pod({"x": "c"}, make_grant(0, container="mem"), a="x/r"), [SHARED], {"mem0": 3, "a1": 3}, None),
+        (claiming_pod({"x": "c"}, **{f"c{i}": "x" for i in range(65)}), [SHARED], {}, {"1": 5, "2": 1}),
+        (claiming_pod({"x": "c"}, a="x"), [claim("c", ("r", 1, 0), admin=True)], None, None),
+        (claiming_pod({"x": "c"}, a="x"), [claim("d", ("r", 1, 3))], None, None),
+    ],
+    ids=["by request", "whole and request", "added up", "gpu-mem too", "too many containers", "admin", "not prepared"],
+)
+def test_of_claims_each_container_has_what_it_uses_and_the_pod_every_claim_once(
+    pod: Json, prepared: Sequence[Claim], granted: Mapping[str, int] | None, held: Mapping[str, int] | None
+) -> None:
+    """Args: granted, held: GiB, by container and number of the GPU; None if the pod is not known to hold any."""
+    found = holding([pod], DRA, *prepared)
+    if granted is None:
+        assert not found
+        return
+    [known] = found.values()
+    assert {f"{name}{gpu[-1]}": mib / 1024 for (name, gpu), mib in known.granted.items()} == granted
+    of_pod = {gpu[-1]: each.memory_mib / 1024 for gpu, each in known.held.items()}
+    assert of_pod == (held or {"0": 3, "1": 5, "2": 1})
+
+
+def test_containers_of_claims_are_judged_and_shown_like_others() -> None:
+    pods = holding([claiming_pod({"x": "c"}, a="x/r", b="x/r")], DRA, SHARED)
+    processes = process(10, 1, 11), process(11, 1, 12), process(12, 1, 99)
+    joined = join.join(sample({"GPU-1": {10: 3073, 11: 3072, 12: 9}, "GPU-0": {}}, *processes), pods)
+    over = join.over_grants(joined, tolerance_mib=0).values()
+    assert [(each.name, each.granted_mib) for each in over] == [("a", 3072), ("", 5120)]
+    shown = join.view(DRA, pods, joined, {})
+    assert [gpu.uuid for gpu in shown.gpus] == ["GPU-0", "GPU-1", "GPU-2"]
+    total = shown.totals[GpuUuid("GPU-1")]
+    assert (total.usable_mib, total.granted_mib, total.granted_percent, total.pods) == (16000, 5120, 20, 1)
+    assert [(row.container, row.granted_mib) for row in shown.rows if row.gpu == "GPU-1"] == [("a", 3072), ("b", 3072)]
 
 
 def test_ids_of_other_forms_are_ignored() -> None:
