@@ -63,6 +63,7 @@ _SPECS: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))  # where container runt
 _HIDDEN: Final = (
     "the processes of the node cannot be seen: hostPID is missing; apply one of the components for usage again"
 )
+_POD_S: Final = 2.0  # for which a claim waits for its pod, of which the kubelet may know first
 _MODE_S: Final = 15.0  # between looks at the Node, where its annotations decide on modes
 _STALE: Final = 4  # readings of the process lists that may be missing in between, or at the end
 Held = Callable[[NodeInventory], Sequence[HeldPod]]
@@ -120,7 +121,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
         return (*held(latest), *claims.held_by_pods(cache.all(), (store.prepared or {}).values(), latest))
 
     limits = _limits(settings, clock, feed, held_by_pods, held_in_all, chooser, parts)
-    modes, claimer, of_claims = _claims(settings, clock, feed, chooser, hand_over, limits.prepare, store)
+    modes, claimer, of_claims = _claims(settings, cache, feed, chooser, hand_over, limits.prepare, store)
     parts |= of_claims
     modes.pods = lambda latest: (
         {gpu for pod in held(latest) for grant in pod.allocation.grants for gpu in grant.gpus}
@@ -242,7 +243,7 @@ def _parts(settings: Settings, api: KubeApi, clock: Clock, *, publish_until: flo
 
 def _claims(
     settings: Settings,
-    clock: Clock,
+    cache: PodCache,
     feed: InventoryFeed,
     chooser: Chooser,
     hand_over: DeviceHandOver,
@@ -250,10 +251,18 @@ def _claims(
     store: ClaimStore,
 ) -> tuple[Modes, ClaimDriver | None, Mapping[str, Part]]:
     """What decides on modes; and what prepares claims, if that is on."""
+    clock = chooser.clock
     if not settings.dra:
         return Modes(node=chooser.node_facts, clock=clock), None, {}
     driver = ClaimDriver(
-        node=store.node, api=store.api, clock=clock, feed=feed, hand_over=hand_over, limit=limit, store=store
+        node=store.node,
+        api=store.api,
+        clock=clock,
+        feed=feed,
+        hand_over=hand_over,
+        limit=limit,
+        store=store,
+        find_pod=lambda uid: cache.wait_for(partial(cache.by_uid, uid), _POD_S),
     )
     slices = SlicePublisher(
         api=store.api,

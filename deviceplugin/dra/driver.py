@@ -30,12 +30,15 @@ from gpushare.model.ledger import Allocation, Grant
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Clock
 from gpushare.units import MIB
-from gpushare.wire import claims as wire
+from gpushare.wire import claims as wire, pods as pods_wire
 from gpushare.wire.claims import API, Claim, Share, device_name
+from gpushare.wire.pods import Pod
 
 _LOG: Final = logging.getLogger(__name__)
 _GET_S: Final = 5.0
 _EVERY_S: Final = 10.0
+_NONE: Final[Mapping[str, str]] = {}
+_BY_SELECTOR: Final = "; kube-scheduler does not see the annotation: select GPUs by their attribute limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class ClaimDriver:
     hand_over: DeviceHandOver
     limit: Callable[[LimitedStart], ContainerEdits]  # may raise LimitError
     store: ClaimStore
+    find_pod: Callable[[PodUid], Pod | None]  # a reduced one of this node
     is_known: Callable[[], bool] = lambda: True  # whether the inventory has the modes that the Node says
     on_change: Callable[[], None] = lambda: None  # what is prepared is another
     outcomes: Counter[str] = field(init=False, default_factory=lambda: Counter(prepared=0, refused=0, unprepared=0))
@@ -98,6 +102,7 @@ class ClaimDriver:
     def _prepare(self, ref: ClaimRef, is_wanted: Callable[[], bool]) -> Claim:
         asked = self._read(ref)
         self.store.load()
+        demand = {} if asked.uid in (self.store.prepared or {}) else self._demand(asked)
         with self._lock:
             latest, prepared = self.feed.latest, self.store.prepared or {}
             if latest is None or not self.is_known():
@@ -108,15 +113,24 @@ class ClaimDriver:
                 raise ClaimError(problem)
             self.store.keep({**prepared, asked.uid: asked})  # before anything that a crash would leave uncounted
         try:
-            self._make(asked, latest.inventory)
+            self._make(asked, latest.inventory, demand)
         except (HandOverError, LimitError) as error:
             if asked.uid not in prepared:
                 self._forget(asked.uid)
-            raise ClaimError(str(error)) from error
+            raise ClaimError(f"{error}{_BY_SELECTOR if demand else ''}") from error
         if asked.uid not in (self.store.prepared or {}):  # it was unprepared meanwhile
             self._remove(asked)
             raise ClaimError("the kubelet no longer waits")
         return asked
+
+    def _demand(self, claim: Claim) -> Mapping[str, str]:
+        """The annotation of the claim's pod that demands an enforced limit. Raises ClaimError: the pod is not known."""
+        if claim.pod is None:
+            return {}
+        if (pod := self.find_pod(claim.pod.uid)) is None:
+            raise ClaimError(f"pod {claim.pod} is not known yet; the kubelet will try again")
+        demand = {names.ANNOTATION_LIMIT: names.ENFORCED}
+        return demand if demand.items() <= pods_wire.annotations(pod).items() else {}
 
     def unprepare(self, uid: str) -> None:
         """Nothing of the claim runs any more. May raise ClaimError."""
@@ -193,7 +207,7 @@ class ClaimDriver:
         except WireError as error:
             raise ClaimError(f"claim {ref.namespace}/{ref.name}: {error}") from error
 
-    def _make(self, claim: Claim, inventory: NodeInventory) -> None:
+    def _make(self, claim: Claim, inventory: NodeInventory, demand: Mapping[str, str] = _NONE) -> None:
         """Put limits in place and write the specs. May raise HandOverError, LimitError."""
         grants = grants_of(claim, inventory)
         found = []
@@ -205,6 +219,7 @@ class ClaimDriver:
                     grant=grant,
                     of_pod=tuple(grants.values()),
                     inventory=replace(inventory, gpus=inventory.dra, dra=()),
+                    annotations=demand,
                 )
                 told = ContainerEdits(env=((names.ENV_MEMORY_MIB, str(grant.memory_mib)),))
                 limits = told.merge(self.limit(start))

@@ -25,7 +25,7 @@ from gpushare.model.gpu import GpuHealth, HandOver, NodeInventory
 from gpushare.runtime.clock import SystemClock
 from gpushare.wire.claims import Claim, Share, device_name
 from testing.asking import eventually
-from testing.builders import Json, make_gpu, make_inventory
+from testing.builders import Json, make_gpu, make_inventory, make_pod
 from testing.deviceplugin.build import handing_over
 from testing.deviceplugin.running import in_threads
 from testing.fakes.kube import FakeKube
@@ -64,6 +64,7 @@ class World:
     kube: FakeKube = field(default_factory=FakeKube)
     feed: InventoryFeed = field(default_factory=InventoryFeed)
     limited: list[LimitedStart] = field(default_factory=list)
+    pods: dict[str, Json | None] = field(default_factory=dict)
     fails: str = ""
     meanwhile: Callable[[], object] = lambda: None
     registered: int = 0
@@ -91,6 +92,7 @@ class World:
             hand_over=handing_over(HandOver.CDI, self.specs),
             limit=self._limit,
             store=ClaimStore(node=NODE, api=self.kube, checkpoint=self.checkpoint),
+            find_pod=lambda uid: self.pods.get(uid, {}),
         )
         self.driver.restore()
 
@@ -343,6 +345,24 @@ def test_what_cannot_be_limited_is_not_prepared_and_leaves_nothing(world: World)
         assert ([*world.specs.iterdir()], world.known()) == ([], {})
         world.fails = ""
         assert len(world.prepared(server, "b")["b"]) == 1
+
+
+def test_a_pod_can_demand_an_enforced_limit_and_is_waited_for_to_know(world: World) -> None:
+    world.seed(claim("a", ("r", 0, "1")), claim("b", ("r", 0, "1")))
+    world.pods["a-pod"] = None
+    with world.running() as server:
+        assert world.prepared(server, "a")["a"] == "pod t/a is not known yet; the kubelet will try again"
+        world.pods["a-pod"] = make_pod(annotations={names.ANNOTATION_LIMIT: "enforced", names.WATCHDOG: "kill"})
+        assert len(world.prepared(server, "a", "b")["b"]) == 1
+        assert [start.annotations for start in world.limited] == [{names.ANNOTATION_LIMIT: "enforced"}, {}]
+        world.pods["a-pod"] = None
+        assert len(world.prepared(server, "a")["a"]) == 1, "what is prepared is answered"
+        world.unprepared(server, "a")
+        world.pods["a-pod"] = make_pod(annotations={names.ANNOTATION_LIMIT: "enforced"})
+        world.fails = "limits are advisory only"
+        assert world.prepared(server, "a")["a"].endswith(
+            "only; kube-scheduler does not see the annotation: select GPUs by their attribute limit"
+        )
 
 
 def test_sockets_that_others_remove_are_made_again(world: World) -> None:
