@@ -47,7 +47,7 @@ def run(api: KubeApi, streams: Streams, options: Options) -> int:
         built, unlisted = holders.with_claims(built, claims), [why] if why else []
     notes, uses, rows = [*cluster.notes, *unlisted, *built.notes, *_out_of_use(built)], {}, None
     if options.limits:
-        if holding := [node.name for node in built.nodes if node.pods]:
+        if holding := [node.name for node in built.nodes if node.pods or node.claimed]:
             uses = dict(usage.read(api, holding, options.installation))
         rows = usage.rows_of(built, uses)
         notes += usage.notes(uses, [(node.name, row.gpu) for node in built.nodes for row in node.gpus])

@@ -34,6 +34,7 @@ _ASK_S: Final = 5.0
 _ALL_S: Final = 30.0
 USED: Final = "gpushare_plugin_container_used_bytes"
 _PEAK: Final = "gpushare_plugin_container_peak_bytes"
+_GRANTED: Final = "gpushare_plugin_container_granted_bytes"
 READ: Final = "gpushare_plugin_gpu_foreign_bytes"  # there for every GPU whose processes the plugin could list
 _FACTS: Final = frozenset({"gpushare_plugin_usage_info", "gpushare_plugin_gpu_processes"})
 _TRIED: Final = ("reading=on", "reading=no-answer")
@@ -53,6 +54,7 @@ class Use:  # MiB, rounded up; None if it is not known
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
     uses: Mapping[Key, Use] = field(default_factory=dict)
+    granted: Mapping[Key, int] = field(default_factory=dict)  # MiB; by claims also, which no annotation tells
     problem: str = ""
 
 
@@ -64,7 +66,7 @@ def samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
 
 
 def parse(page: str) -> NodeUse:
-    found: dict[str, dict[Key, int]] = {USED: {}, _PEAK: {}}
+    found: dict[str, dict[Key, int]] = {USED: {}, _PEAK: {}, _GRANTED: {}}
     facts: dict[str, float] = {}
     is_read = False
     for name, labels, value in samples(page):
@@ -78,7 +80,7 @@ def parse(page: str) -> NodeUse:
         elif name in _FACTS:
             facts |= {f"{key}={said}": value for key, said in labels.items()}
     uses = {key: Use(found[USED].get(key), found[_PEAK].get(key)) for key in found[USED].keys() | found[_PEAK].keys()}
-    return NodeUse(uses=uses, problem=_problem(facts, is_read=is_read))
+    return NodeUse(uses=uses, granted=found[_GRANTED], problem=_problem(facts, is_read=is_read))
 
 
 def _problem(facts: Mapping[str, float], *, is_read: bool) -> str:
@@ -159,14 +161,19 @@ class LimitRow:
 
 
 def rows_of(report: Report, uses: Mapping[NodeName, NodeUse]) -> tuple[LimitRow, ...]:
-    """Of all pods that hold GPUs, by node and pod; those that cannot be read are left out."""
-    return tuple(
-        row
-        for node in report.nodes
-        for pod in sorted(node.pods, key=lambda pod: (pod.namespace, pod.name))
-        if pod.shares
-        for row in _of_pod(pod, node.inventory, uses.get(node.name, NodeUse()))
-    )
+    """Of all pods that hold GPUs, by node and pod, on each node those with claims last; without unreadable ones."""
+    rows: list[LimitRow] = []
+    for node in report.nodes:
+        known = uses.get(node.name, NodeUse())
+        for pod in sorted(node.pods, key=lambda pod: (pod.namespace, pod.name)):
+            rows += _of_pod(pod, node.inventory, known) if pod.shares else ()
+        by_claims = {str(gpu.uuid): gpu for gpu in node.inventory.dra}
+        rows += (
+            _row(node.name, key, by_claims[key[3]], mib, known)
+            for key, mib in sorted(known.granted.items())
+            if key[3] in by_claims
+        )
+    return tuple(rows)
 
 
 def _of_pod(pod: PodRow, inventory: NodeInventory, known: NodeUse) -> Iterator[LimitRow]:
@@ -176,17 +183,22 @@ def _of_pod(pod: PodRow, inventory: NodeInventory, known: NodeUse) -> Iterator[L
     others = sorted(key[3] for key in known.uses if key[:3] == (*place, ""))
     for container, uuid, mib in [*granted, *(("", uuid, 0) for uuid in others)]:
         gpu = inventory.by_uuid.get(uuid)  # type: ignore[call-overload] # also of a page of metrics
-        yield LimitRow(
-            node=inventory.node,
-            namespace=place[0],
-            pod=place[1],
-            container=container or OTHERS,
-            gpu=gpu.label if gpu else uuid,
-            limit=gpu.limit_of(mib).value if gpu else "?",
-            limit_reason=gpu.limit_reason if gpu else "",
-            granted_mib=mib,
-            use=known.uses.get((*place, container, uuid), Use()),
-        )
+        yield _row(inventory.node, (*place, container, uuid), gpu, mib, known)
+
+
+def _row(node: NodeName, key: Key, gpu: Gpu | None, mib: int, known: NodeUse) -> LimitRow:
+    namespace, pod, container, uuid = key
+    return LimitRow(
+        node=node,
+        namespace=namespace,
+        pod=pod,
+        container=container or OTHERS,
+        gpu=gpu.label if gpu else uuid,
+        limit=gpu.limit_of(mib).value if gpu else "?",
+        limit_reason=gpu.limit_reason if gpu else "",
+        granted_mib=mib,
+        use=known.uses.get(key, Use()),
+    )
 
 
 def cells(rows: Sequence[LimitRow]) -> Iterator[tuple[str, ...]]:

@@ -9,6 +9,7 @@ import pytest
 
 from gpushare import names
 from gpushare.kube import api as kube
+from gpushare.kube.api import Reply
 from gpushare.model.gpu import GpuHealth
 from gpushare_cli import bars, console, inspect_command, reading
 from gpushare_cli.console import Look, Streams
@@ -62,6 +63,25 @@ def test_they_follow_in_a_table_of_their_own(details: bool, of_1: str, of_2: str
         f"node-a  2    dra   Tesla T4  1/15                  {of_2:{width}}  Unhealthy: {WHY}\n",
         [],
     )
+
+
+def test_what_containers_have_and_use_by_claims_is_among_the_limits() -> None:
+    labels = 'container="main",gpu="{0}",namespace="default",node="node-a",pod="{1}"}} {2}'
+    told = [("granted", 1, "c", 3 << 30), ("used", 1, "c", 1 << 30), ("granted", 2, "d", 1 << 30)]
+    told += [("granted", 0, "p", 3 << 30)]  # by gpu-mem, which its annotation tells
+    lines = [
+        f'gpushare_plugin_container_{what}_bytes{{UUID="GPU-{gpu}",{labels.format(gpu, pod, size)}'
+        for what, gpu, pod, size in told
+    ]
+    api = api_of([make_node(SPLIT)], [])
+    ports = [{"name": "metrics", "containerPort": 1}]
+    plugin = make_pod(make_container(ports=ports), name="x", namespace=names.NAMESPACE, node="node-a")
+    plugin["metadata"]["labels"] = {names.LABEL_APP: names.PLUGIN}
+    api.seed(kube.pod_path(names.NAMESPACE, "x"), plugin)
+    api.replies[kube.pod_path(names.NAMESPACE, "x:1", "proxy/metrics")] = Reply(status=200, text="\n".join(lines))
+    rows = json.loads(inspected(api, output="json", limits=True)[0])["limits"]
+    found = [[row[key] for key in ("pod", "container", "gpu", "limit", "grantedMiB", "usedMiB")] for row in rows]
+    assert found == [["c", "main", "1", "advisory", 3072, 1024], ["d", "main", "2", "advisory", 1024, None]]
 
 
 def test_json_names_the_claims() -> None:

@@ -83,7 +83,8 @@ def explained(api: FakeKube) -> str:
 
 def test_a_page_of_the_plugin_is_read() -> None:
     assert usage.parse(PAGE) == NodeUse(
-        uses={("default", "web", "main", "GPU-0"): Use(2, 4096), ("default", "web", "", "GPU-1"): Use(5, None)}
+        uses={("default", "web", "main", "GPU-0"): Use(2, 4096), ("default", "web", "", "GPU-1"): Use(5, None)},
+        granted={("default", "web", "main", "GPU-0"): 2862},
     )
     assert usage.parse("") == NodeUse(problem=NOT_READ)
 
