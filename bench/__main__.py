@@ -77,6 +77,7 @@ PROGRAMS = (
         (_SEEDS, "--policies=dense", "--rows=ranked,default,most-allocated,most-allocated-ranked"),
         trace=True,
     ),
+    Program("trace: pods that ask by ResourceClaims, simulated", "trace_claims", trace=True),
     Program("a day of pods that come and go", "churn", trace=True),
 )
 

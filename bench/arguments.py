@@ -46,9 +46,14 @@ def add(parser: ArgumentParser, known: Iterable[str], policies: str) -> None:
     policies: by default.
     """
     names = list(known)
+    parser.add_argument("--policies", type=names_of(names), default=policies, help=f"of {', '.join(names)}")
+    add_trace(parser)
+
+
+def add_trace(parser: ArgumentParser) -> None:
+    """The same without policies."""
     parser.add_argument("directory", type=trace, help=DIRECTORY)
     parser.add_argument("--traces", default="default", help="such as default,gpuspec25, of openb_pod_list_TRACE.csv")
-    parser.add_argument("--policies", type=names_of(names), default=policies, help=f"of {', '.join(names)}")
     parser.add_argument("--seeds", type=seeds, default="42-43", help="42-51, or 1,2,3")
     parser.add_argument("--own-orders", action="store_true", help="also where the directory has recorded ones")
     parser.add_argument("--json", type=Path, help="write every run there")

@@ -145,7 +145,7 @@ class Cluster:
     def _look(self) -> None:
         if LEARNING.isdisjoint(self._used) or not self._learner.look(*self.table.sharing()):
             return
-        self.policies = Policies(self.policies.default, self._learner.outlook)
+        self.policies = replace(self.policies, outlook=self._learner.outlook)
         self._scorings = {policy: each for policy, each in self._scorings.items() if policy not in LEARNING}
 
     def column(self, pod: PodSignature, wanted: Bools) -> "Column":
