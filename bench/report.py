@@ -126,8 +126,7 @@ def _allocation(data: Data) -> Iterator[str]:
 
 
 def _claims(data: Data) -> Iterator[str]:
-    runs = data["trace_claims"]["rows"] if "trace_claims" in data else []
-    if not runs:
+    if "trace_claims" not in data:
         yield _MISSING
         return
     yield (
@@ -135,20 +134,22 @@ def _claims(data: Data) -> Iterator[str]:
         f" in the node's ResourceSlice. In per cent: GPUs allocated once pods have requested {SHOWN[0]}, {SHOWN[1]} and"
         f" {SHOWN[2]} %; in the end, pods refused, and memory that is free on GPUs of which others hold a part."
     )
-    at = {name: targets.allocated(data, "trace_claims", 100, row=name) for name in ROWS}
-    orders = [at[name] for name, way in ROWS.items() if way.order and way.ranking is Policy.DENSE]
-    yield (
-        f"At 100 %, nodes ranked by `dense` instead of kube-scheduler's scores gain {at['dense'] - at['default']:.1f}"
-        f" points; under it, the order of the slice is worth {max(orders) - min(orders):.1f}."
-    )
+    names = [name for name in ROWS if targets.rows(data, "trace_claims", row=name)]
+    at = {name: targets.allocated(data, "trace_claims", 100, row=name) for name in names}
+    dense = [at[name] for name in names if ROWS[name].order and ROWS[name].ranking is Policy.DENSE]
+    if "default" in at and dense:
+        yield (
+            f"At 100 %, ranking nodes by `dense` gains at least {min(dense) - at['default']:.1f} points over"
+            f" kube-scheduler's scores; under it, orders of the slice differ by {max(dense) - min(dense):.1f} at most."
+        )
     yield (
         "This is a simulation: pods never leave, kube-scheduler looks at all nodes, and a slice is written again before"
         " the next pod comes, but where the table says late."
     )
     yield ""
     found = []
-    for name, way in ROWS.items():
-        some = [one for one in runs if one["row"] == name]
+    for name in names:
+        way, some = ROWS[name], targets.rows(data, "trace_claims", row=name)
         ranking = way.ranking.value if way.ranking else f"kube-scheduler, {way.fit.value}"
         found.append(
             {
