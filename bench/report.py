@@ -17,7 +17,6 @@ from bench import targets
 from bench.results import table, written
 from bench.targets import TARGETS, Data, Row
 from bench.trace_claims import ROWS
-from gpushare.model.request import Policy
 from gpushare_cli import plot
 from gpushare_cli.plot import Line, Plot
 
@@ -136,11 +135,11 @@ def _claims(data: Data) -> Iterator[str]:
     )
     names = [name for name in ROWS if targets.rows(data, "trace_claims", row=name)]
     at = {name: targets.allocated(data, "trace_claims", 100, row=name) for name in names}
-    dense = [at[name] for name in names if ROWS[name].order and ROWS[name].ranking is Policy.DENSE]
-    if "default" in at and dense:
+    if {"default-fullest", "dense", "dense-emptiest"} <= at.keys():
+        gained, lost = (at["dense"] - at[name] for name in ("default-fullest", "dense-emptiest"))
         yield (
-            f"At 100 %, ranking nodes by `dense` gains at least {min(dense) - at['default']:.1f} points over"
-            f" kube-scheduler's scores; under it, orders of the slice differ by {max(dense) - min(dense):.1f} at most."
+            f"At 100 %, ranking nodes by `dense` gains {gained:.1f} points over kube-scheduler's scores where the slice"
+            f" has the fullest GPU first; the emptiest first loses {lost:.1f} of it."
         )
     yield (
         "This is a simulation: pods never leave, kube-scheduler looks at all nodes, and a slice is written again before"
