@@ -28,7 +28,6 @@ from gpushare.errors import SettingsError
 from gpushare.kube import client
 from gpushare.kube.api import KubeApi
 from gpushare.kube.lease import Elector
-from gpushare.model.request import Policy
 from gpushare.runtime import http, logs, options, process
 from gpushare.runtime.clock import Clock, SystemClock
 from gpushare.runtime.http import HttpServer
@@ -55,16 +54,14 @@ class Controller:
         self._stopping = threading.Event()
         self._fence = fence
         self._probes = probes
-        state = ClusterState(
-            resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
-            policy=settings.gpu_policy,
-            in_doubt_s=settings.in_doubt_seconds,
-            reduced=settings.refusal_detail == "reduced",
-        )
+        state = _state(settings)
         table = ClusterTable(state, clock)
-        self._outlooks = Outlooks(state.index, table, clock)
+        outlooks = Outlooks(state.index, table, clock)
         refusals = Refusals(clock)
-        claims = _claims(state, clock) if settings.dra else None
+        claims = _claims(settings, clock) if settings.dra else None
+        self._outlooks = [outlooks]
+        if claims is not None:
+            self._outlooks.append(Outlooks(claims.state.index, claims.table, clock))
         self._leadership = Leadership(
             api=api,
             clock=clock,
@@ -79,7 +76,7 @@ class Controller:
             bind_s=settings.bind_seconds,
         )
         metrics = Metrics(clock)
-        leads, told = self._leadership, readings(self._leadership, self._outlooks)
+        leads, told = self._leadership, readings(self._leadership, outlooks)
         metrics.watch(state, told, waiting=lambda: leads.reconciler.counts, is_read=leads.is_read)
         self.handler: Handler = Extender(
             state=state,
@@ -101,8 +98,9 @@ class Controller:
 
     def start(self) -> None:
         self._probes.start()
-        look = partial(self._outlooks.run, self._stopping, ready=lambda: not self._leadership.unready())
-        threading.Thread(target=look, name="outlook", daemon=True).start()
+        for outlooks in self._outlooks:
+            look = partial(outlooks.run, self._stopping, ready=lambda: not self._leadership.unready())
+            threading.Thread(target=look, name="outlook", daemon=True).start()
         self._leadership.start(lambda: process.exit_now(_LOST))
 
     def shut_down(self) -> None:
@@ -115,10 +113,18 @@ class Controller:
         return f"the supervisor has not moved for {silent_s:.0f} s" if silent_s > _STUCK_S else ""
 
 
-def _claims(state: ClusterState, clock: Clock) -> Claims:
-    # On a node kube-scheduler takes the fullest GPU that fits, as devices are published, and so does this policy.
-    own = ClusterState(resource_config=state.resource_config, policy=Policy.BINPACK, reduced=state.reduced)
-    return Claims(state=own, table=ClusterTable(own, clock))
+def _claims(settings: Settings, clock: Clock) -> Claims:
+    state = _state(settings)
+    return Claims(state=state, table=ClusterTable(state, clock))
+
+
+def _state(settings: Settings) -> ClusterState:
+    return ClusterState(
+        resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+        policy=settings.gpu_policy,
+        in_doubt_s=settings.in_doubt_seconds,
+        reduced=settings.refusal_detail == "reduced",
+    )
 
 
 class Server:

@@ -105,14 +105,15 @@ def of_claims(state: World, claims: Iterable[ClaimRecord]) -> World:
     for claim in claims:
         of_pods[claim.pod.uid].append(claim)
     on_node: dict[NodeName, list[Allocation]] = defaultdict(list)
-    for record in map(claim_records.of_pod, of_pods.values()):
+    records = [record for there in of_pods.values() if (record := claim_records.of_pod(there))]
+    for record in records:
         if isinstance(record, Bound) and record.allocation is not None:
             on_node[record.node].append(record.allocation)
     nodes = {}
     for name, node in state.nodes.items():
         if (view := claim_records.view(node.record)) and view.inventory:
             nodes[name] = replace(node, record=view, ledger=NodeLedger.of(view.inventory, on_node[name]))
-    return replace(state, nodes=nodes, holders={}, problems={}, policy=Policy.BINPACK)
+    return replace(state, nodes=nodes, holders={}, problems={}, asks=tuple(record.ask for record in records))
 
 
 def record(pod: Object, resource_config: ResourceConfig) -> PodRecord | None:

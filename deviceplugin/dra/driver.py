@@ -210,6 +210,10 @@ class ClaimDriver:
     def _make(self, claim: Claim, inventory: NodeInventory, demand: Mapping[str, str] = _NONE) -> None:
         """Put limits in place and write the specs. May raise HandOverError, LimitError."""
         grants = grants_of(claim, inventory)
+        others = [each for uid, each in (self.store.prepared or {}).items() if uid != claim.uid]
+        beside = [
+            grant for each in others if _pod(each) == _pod(claim) for grant in grants_of(each, inventory).values()
+        ]
         found = []
         for request, grant in grants.items():
             limits = ContainerEdits()
@@ -217,7 +221,7 @@ class ClaimDriver:
                 start = LimitedStart(
                     pod=_pod(claim),
                     grant=grant,
-                    of_pod=tuple(grants.values()),
+                    of_pod=(*grants.values(), *beside),
                     inventory=replace(inventory, gpus=inventory.dra, dra=()),
                     annotations=demand,
                 )

@@ -4,6 +4,7 @@ A GPU has one mode, so those of mode dra are a cluster of their own, with ledger
 the names that ResourceSlices give them in place of UUIDs.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -57,8 +58,15 @@ def of_pod(found: Iterable[ClaimRecord]) -> PodRecord | None:
     every = list(found)
     grants = tuple(grant for claim in every for grant in claim.grants)
     if node := next((claim.node for claim in every if claim.node), None):
+        counts = Counter(grant.container for grant in grants)
         asks = tuple(
-            ContainerRequest(container=grant.container, memory_mib=max(grant.memory_mib, 1)) for grant in grants
+            ContainerRequest(
+                container=grant.container,
+                memory_mib=max(grant.memory_mib, 1),
+                compute_percent=min(grant.compute_percent, 100),
+                gpu_count=counts[grant.container],
+            )
+            for grant in grants
         )
         pod = every[0].pod
         return Bound(

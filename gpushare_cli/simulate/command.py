@@ -132,9 +132,7 @@ def run(options: Options, streams: Streams, stdin: TextIO) -> int:
     )
     minor = (options.server or asked.server or _NEWEST).minor
     count = len(asked.pods)
-    # On a node, kube-scheduler takes the fullest GPU with room, as these do.
-    of_claims = (Policy.BINPACK.value if options.others_weight else NONE,)
-    policies = of_claims if options.claims else options.policies
+    policies = (NONE,) if options.claims and not options.others_weight else options.policies
     pairs = [(policy, seed) for policy in policies for seed in options.seeds]
 
     def planned(policy: str, seed: int, *, details: bool) -> Plan:

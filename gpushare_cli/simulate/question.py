@@ -125,7 +125,7 @@ def prepare(
         used=used,
         replicas=replicas,
         affinities=[(signature.affinity_of(pod, facts), node) for pod, node in on_nodes] if has_affinity else None,
-        asks=[_ask(pod.value, record) for pod, record in existing if pods_wire.counts(pod.value)],
+        asks=_asks(existing, state if claims else None),
     )
     silent = nodes.has.count(None)
     if silent and any(any(pods_wire.host_requests(pod.value)) for pod in pods):
@@ -307,6 +307,12 @@ def _with_policy(pod: Pod, policies: Mapping[str, Policy]) -> Pod:
     if request is None or policy is None or request.shape.policy is not None:
         return pod
     return replace(pod, request=replace(request, shape=replace(request.shape, policy=policy)))
+
+
+def _asks(existing: Iterable[tuple[Found, PodRecord | None]], of_claims: World | None) -> list[Ask]:
+    if of_claims is not None:
+        return [*of_claims.asks]
+    return [_ask(pod.value, record) for pod, record in existing if pods_wire.counts(pod.value)]
 
 
 def _ask(pod: Object, record: PodRecord | None) -> Ask:

@@ -391,3 +391,15 @@ def test_the_kubelet_is_told_the_health_of_every_gpu(world: World) -> None:
             (health_api.HEALTHY, ""),
         ]
         watch.cancel()
+
+
+def test_several_claims_of_one_pod_are_limited_together(world: World) -> None:
+    pod = claim("first")["status"]["reservedFor"]
+    for name, gib in (("first", 3), ("second", 2)):
+        made = claim(name, ("gpu", 0, name), gib=gib)
+        made["status"]["reservedFor"] = pod
+        world.kube.seed(CLAIMS, made)
+        world.driver.prepare(ClaimRef("t", name, f"{name}-uid"))
+    world.kube.seed(CLAIMS, claim("other", ("gpu", 0, "x")))
+    world.driver.prepare(ClaimRef("t", "other", "other-uid"))
+    assert [[grant.memory_mib for grant in start.of_pod] for start in world.limited] == [[3072], [2048, 3072], [3072]]
