@@ -61,6 +61,8 @@ ANNOTATION_TOTALS: Final = "gpushare.dev/limits-are-totals"  # the per-GPU form 
 ANNOTATION_OVERRIDDEN: Final = "gpushare.dev/overridden"  # containers, comma-separated, that chose devices themselves
 ANNOTATION_HAND_OVER: Final = "gpushare.dev/hand-over"  # "cdi": without a RuntimeClass, so for such nodes alone
 WEBHOOK_ANNOTATIONS: Final = (ANNOTATION_TOTALS, ANNOTATION_OVERRIDDEN, ANNOTATION_HAND_OVER)
+# Of a pod that claims what it asked for by gpu-mem: annotation, the spec of its claim; label, its template's name.
+CLAIM_TEMPLATE: Final = "gpushare.dev/claim-template"
 
 # What the controller writes on a pod that waits although it fits; kube-scheduler looks again when a label changes.
 LABEL_RETRY: Final = "gpushare.dev/retry"
@@ -119,6 +121,8 @@ LABEL_POLICY: Final = ANNOTATION_POLICY  # of their pods that name none
 LABEL_LIMIT: Final = ANNOTATION_LIMIT
 ENFORCED: Final = "enforced"  # the value of both
 NEVER: Final = "never"  # the value of ANNOTATION_OVERSUBSCRIPTION
+LABEL_SHARE_BY: Final = "gpushare.dev/share-by"  # "claims": pods that ask by gpu-mem get claims
+CLAIMS: Final = "claims"
 LABEL_DRA_ADMIN: Final = "gpushare.dev/dra-admin"  # "true": claims there may have adminAccess
 LABEL_ISOLATION: Final = "gpushare.dev/isolation"  # "disabled": pods without GPUs are left as they are
 
@@ -205,7 +209,7 @@ def is_known(key: str) -> bool:
     if not _is_of(key, DOMAIN):
         return True
     known = {*REQUEST_ANNOTATIONS, *WEBHOOK_ANNOTATIONS, LABEL_MANAGED, LABEL_RETRY, LABEL_ISOLATION, WATCHDOG}
-    known |= {ANNOTATION_FRAMEWORK_VARIABLES, ANNOTATION_PLACEHOLDER_FOR, ANNOTATION_ATTEMPT}
+    known |= {ANNOTATION_FRAMEWORK_VARIABLES, ANNOTATION_PLACEHOLDER_FOR, ANNOTATION_ATTEMPT, CLAIM_TEMPLATE}
     return key in known or is_reserved(key)
 
 

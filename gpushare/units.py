@@ -162,6 +162,15 @@ def spelled(number: int) -> str:
     return str(number)
 
 
+def binary(mib: int) -> str:
+    """An amount of memory, not 0, as the API server spells it when it is read back: 3072 as 3Gi."""
+    for suffix in "MGT":
+        if mib % 1024:
+            return f"{mib}{suffix}i"
+        mib //= 1024
+    return f"{mib}Pi"
+
+
 def memory(mib: int) -> str:
     unit, (amount,) = in_one_unit(mib)
     return f"{amount} {unit}"

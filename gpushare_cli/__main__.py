@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpushare.runtime.clock import SystemClock
-from gpushare_cli import arguments, bundle, console, inspect_command, scheduler_config, top
+from gpushare_cli import arguments, bundle, console, convert, inspect_command, scheduler_config, top
 from gpushare_cli.arguments import Call, Command
 from gpushare_cli.console import Printable, Streams
 from gpushare_cli.dashboard import command as dashboard
@@ -26,6 +26,7 @@ COMMANDS: Final[Sequence[Command]] = (
     explain.COMMAND,
     simulate.COMMAND,
     scheduler_config.COMMAND,
+    convert.COMMAND,
     doctor.COMMAND,
     bundle.COMMAND,
     drain.CORDON,

@@ -20,7 +20,7 @@ from gpushare.kube.api import JsonObject, KubeApi
 from gpushare.model.gpu import Gpu, GpuHealth
 from gpushare.runtime import logs
 from gpushare.runtime.clock import Backoff, Clock
-from gpushare.units import MIB
+from gpushare.units import MIB, binary
 from gpushare.wire import claims as wire
 from gpushare.wire.claims import API, Claim
 
@@ -76,7 +76,7 @@ def _device(gpu: Gpu, raw: RawGpu | None, cordon: str) -> JsonObject:
         "attributes": attributes,
         "capacity": {
             # A request that does not say how much takes all of it, as without shares.
-            names.DRA_MEMORY: _capacity(_binary(memory), least="1Mi", default=_binary(memory)),
+            names.DRA_MEMORY: _capacity(binary(memory), least="1Mi", default=binary(memory)),
             names.DRA_COMPUTE: _capacity("100", least="0", default="0"),
         },
     }
@@ -88,11 +88,6 @@ def _device(gpu: Gpu, raw: RawGpu | None, cordon: str) -> JsonObject:
 def _capacity(most: str, *, least: str, default: str) -> JsonObject:
     """Without a step: kube-scheduler rounds up to it in 64 bits, and counts what is very large as less than nothing."""
     return {"value": most, "requestPolicy": {"default": default, "validRange": {"min": least, "max": most}}}
-
-
-def _binary(mib: int) -> str:
-    """As the API server spells it when it is read back."""
-    return f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi"
 
 
 def _taints(gpu: Gpu, cordon: str) -> Iterator[JsonObject]:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, assert_never
@@ -114,6 +114,12 @@ def is_model(model: str, meant: str) -> bool:
     """
     words, wanted = _words(model), _words(meant)
     return any(words[i : i + len(wanted)] == wanted for i in range(len(words) - len(wanted) + 1))
+
+
+def model_pattern(meant: Iterable[str]) -> str:
+    """A regular expression (RE2) that finds one of these in a model's name exactly where `is_model` does."""
+    any_of = "|".join(r"[\s_/-]+".join(map(re.escape, _words(each))) for each in meant)
+    return rf"(?i)(^|[\s_/-])({any_of})([\s_/-]|$)"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,0 +1,138 @@
+"""`gpushare convert`: manifests whose pods ask by gpu-mem -> the same with claims, and the templates of these."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpushare import names, units
+from gpushare.errors import InvalidRequestError, WireError
+from gpushare.units import MemoryUnit, ResourceConfig
+from gpushare.wire import claim_templates, fields
+from gpushare.wire.fields import JsonObject
+from gpushare_cli import arguments, yamls
+from gpushare_cli.arguments import Call, Command, argument, switch
+from gpushare_cli.console import FAILED, OK
+from gpushare_cli.simulate import objects
+
+_POD_OF: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(objects.WORKLOADS, ("spec", "template")),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "Pod": (),
+}
+_READ: Final = {
+    *names.REQUEST_ANNOTATIONS,
+    names.ANNOTATION_TOTALS,
+    names.WATCHDOG,
+    names.ANNOTATION_FRAMEWORK_VARIABLES,
+}
+_ALWAYS: Final = (
+    f"these pods no longer count in a ResourceQuota of {names.GPU_MEM}; one of"
+    f" {names.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices counts GPUs, however little is claimed of each",
+    "their containers no longer have the variables ALIYUN_COM_GPU_MEM_*",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    files: Sequence[str] = argument(nargs="+", metavar="FILE", help="manifests; - for the standard input")
+    memory_unit: MemoryUnit | None = arguments.memory_unit(units.GIB.name)
+    whole_gpus: bool = switch("--whole-gpus", what=f"{names.GPU} is gpushare's, not another plugin's")
+
+
+@dataclass(kw_only=True)
+class _Conversion:
+    resource_config: ResourceConfig
+    documents: list[JsonObject] = field(default_factory=list)  # what is written
+    notes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    _made: set[tuple[str, str]] = field(default_factory=set)  # namespace and name of each template
+
+    def add(self, document: object, where: str) -> None:
+        converted = self._object(document, where)  # which adds templates
+        self.documents.append(converted)
+
+    def _object(self, value: object, where: str) -> JsonObject:
+        found = fields.an_object(value, where)
+        kind = fields.text(found, "kind", where)
+        if kind.endswith("List") and "items" in found:
+            items = fields.needed_array(found, "items", where)
+            return {**found, "items": [self._object(each, f"{where}, items[{i}]") for i, each in enumerate(items)]}
+        if (path := _POD_OF.get(kind)) is None:
+            return found
+        metadata = fields.mapping(found, "metadata", where)
+        namespace, name = (fields.text(metadata, key, f"{where}: metadata") for key in ("namespace", "name"))
+        return self._changed(found, path, namespace, f"{where}: {kind} {name}", "")
+
+    def _changed(self, value: JsonObject, path: Sequence[str], namespace: str, who: str, at: str) -> JsonObject:
+        """The object with another pod, or template of pods, at this path."""
+        if path:
+            key, *rest = path
+            inner = fields.mapping(value, key, f"{who}: {at}")
+            return {**value, key: self._changed(inner, rest, namespace, who, f"{at}{key}.")} if inner else value
+        pod = {**value, "metadata": fields.mapping(value, "metadata", f"{who}: {at}")}
+        try:
+            found = claim_templates.translate(pod, self.resource_config)
+        except InvalidRequestError as error:
+            self.errors += [f"{who}: {at}{each}" for each in error.errors]
+            return value
+        except WireError as error:
+            raise WireError(f"{who}: {at}{error}") from error
+        if found is None:
+            return value
+        if (namespace, found.template.name) not in self._made:
+            self._made.add((namespace, found.template.name))
+            self.documents.append(found.template.object(namespace))
+        self.notes += [f"{who}: {each}" for each in found.lost]
+        spec = {key: each for key, each in found.spec.items() if (key, each) != ("schedulerName", names.SCHEDULER)}
+        if len(spec) < len(found.spec):
+            self.notes.append(f"{who}: {at}spec.schedulerName is removed: {names.SCHEDULER} allocates no claims")
+        return {**value, **_without_request(pod["metadata"]), "spec": spec}
+
+    def told(self) -> Iterator[str]:
+        yield from self.notes
+        yield from _ALWAYS if self._made else ["no pod asks for a GPU by gpu-mem; nothing is changed"]
+
+
+def _without_request(metadata: JsonObject) -> JsonObject:
+    """The metadata without annotations that mean nothing to a claim."""
+    notes: Mapping[str, Any] = metadata.get("annotations") or {}
+    if not notes.keys() & _READ:
+        return {"metadata": metadata} if metadata else {}
+    kept = {key: value for key, value in notes.items() if key not in _READ}
+    rest = {key: value for key, value in metadata.items() if key != "annotations"}
+    return {"metadata": {**rest, **({"annotations": kept} if kept else {})}}
+
+
+def _run(call: Call) -> int:
+    options = call.options(Options)
+    unit = options.memory_unit or units.GIB
+    conversion = _Conversion(resource_config=ResourceConfig(unit=unit, whole_gpus=options.whole_gpus))
+    for file in options.files:
+        name, documents = objects.read_file(file, call.stdin)
+        for number, document in enumerate(documents, start=1):
+            if document is not None:
+                conversion.add(document, f"{name}, document {number}" if len(documents) > 1 else name)
+    for error in conversion.errors:
+        call.streams.error(error)
+    if conversion.errors:
+        return FAILED
+    call.streams.out.write("---\n".join(map(yamls.dump, conversion.documents)))
+    call.streams.note(*conversion.told())
+    return OK
+
+
+COMMAND: Final = Command(
+    name="convert",
+    what="gpu-mem in manifests into claims",
+    description="Print manifests whose pods ask for GPUs by aliyun.com/gpu-mem with ResourceClaims instead (Kubernetes"
+    " 1.36), each ResourceClaimTemplate before what names it. Nothing but the files is read. What is lost is told on"
+    " the standard error; comments in the files are not kept.",
+    exit_codes="done; 1 something cannot be said by a claim, or a file cannot be read; 2 wrong arguments.",
+    examples=(
+        ("See what would change", "gpushare convert deployment.yaml | diff deployment.yaml -"),
+        ("What a chart makes", "helm template web ./web | gpushare convert - > claims.yaml"),
+    ),
+    options=Options,
+    of_cluster=False,
+    run=_run,
+)
