@@ -48,12 +48,16 @@ def create_app(
     )
     mutate = functools.partial(mutation.decide, rules=rules)
     enforce = functools.partial(mutation.decide, rules=replace(rules, demands_limit=True))
+    claim = functools.partial(mutation.decide, rules=replace(rules, claims=True))
+    claim_enforced = functools.partial(mutation.decide, rules=replace(rules, claims=True, demands_limit=True))
     validate = functools.partial(
         validation.validate, controller=settings.controller, resource_config=settings.resource_config
     )
     for name, decide, refusal, limit in (
         ("mutate", mutate, Refusal.INVALID, _OF_ONE_POD),
         ("enforce", enforce, Refusal.INVALID, _OF_ONE_POD),
+        ("claim", claim, Refusal.INVALID, _OF_ONE_POD),
+        ("claim-enforced", claim_enforced, Refusal.INVALID, _OF_ONE_POD),
         ("isolate", mutate, Refusal.INVALID, _OF_ONE_POD),
         ("validate", validate, Refusal.FORBIDDEN, _OF_ANY_UPDATE),
     ):

@@ -12,13 +12,15 @@ from gpushare import names, units
 from gpushare.model.gpu import HandOver
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit, ResourceConfig
-from gpushare.wire import pods, requests
+from gpushare.wire import claim_templates, pods, requests
+from gpushare.wire.claim_templates import Template
 from gpushare.wire.fields import JsonObject
 from webhook.review import labels
 from webhook.runtimeclass import RuntimeClassChoice
 
 LISTS: Final = ("initContainers", "containers")  # in the order of `pods.containers`
-OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER)  # annotations that no one else writes
+# Annotations that no one else writes.
+OURS: Final = (names.ANNOTATION_OVERRIDDEN, names.ANNOTATION_HAND_OVER, names.CLAIM_TEMPLATE)
 Entry = Mapping[str, Any]
 
 
@@ -30,6 +32,7 @@ class Rules:
     runtime_class: Callable[[], RuntimeClassChoice]  # for GPU pods that name none. Raises UnknownRuntimeClassError.
     scheduler: str = names.SCHEDULER  # for GPU pods that name none; empty to leave the cluster's default
     other_schedulers: tuple[str, ...] = ()  # further ones that ask the controller as an extender
+    claims: bool = False  # whether GPU pods get claims, as those of a namespace with the label do
     demands_limit: bool = False  # whether GPU pods demand an enforced limit, as those of a namespace with the label do
     foreign_resources: tuple[str, ...] = names.PLUGIN_RESOURCES
     """Resources of other GPU plugins that choose the devices of the containers that ask for them; a trailing * stands
@@ -204,7 +207,16 @@ def demanding_limit(pod: JsonObject) -> JsonObject:
     return _with(pod, labels(pod), {names.ANNOTATION_LIMIT: names.ENFORCED, **pods.annotations(pod)})
 
 
+def of_claiming_pod(pod: JsonObject, template: Template) -> JsonObject:
+    marks = {names.CLAIM_TEMPLATE: template.name}
+    return _with(pod, {**_labels(pod), **marks}, {**_annotations(pod), names.CLAIM_TEMPLATE: template.text})
+
+
 def of_other_pod(pod: JsonObject) -> JsonObject:
+    # Written by an earlier call. Who forges it in a namespace with claims gets what gpu-mem would get them there, and
+    # elsewhere the controller makes no template.
+    if (template := claim_templates.of_pod(pod)) is not None:
+        return of_claiming_pod(pod, template)
     return _with(pod, _labels(pod), _annotations(pod))
 
 

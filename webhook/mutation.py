@@ -16,7 +16,7 @@ from gpushare import names, units
 from gpushare.errors import FieldError, InvalidRequestError
 from gpushare.model.request import ContainerRequest
 from gpushare.units import MemoryUnit
-from gpushare.wire import frameworks, pods, requests
+from gpushare.wire import claim_templates, frameworks, pods, requests
 from gpushare.wire.fields import JsonObject
 from webhook import edits, review
 from webhook.edits import LISTS, OURS, Rules
@@ -105,6 +105,8 @@ def _wants_gpu(pod: JsonObject, rules: Rules) -> bool:
 def _gpu_pod(created: JsonObject, written: JsonObject, rules: Rules) -> Patched | None:
     pod = edits.demanding_limit(written) if rules.demands_limit else written
     container_requests = _container_requests(pod, rules)
+    if rules.claims:
+        return _claiming_pod(created, written, pod, rules)
     spec = _gpu_spec(pod["spec"], container_requests, rules)
     only_cdi = False
     if spec.get("runtimeClassName") is None:
@@ -114,6 +116,15 @@ def _gpu_pod(created: JsonObject, written: JsonObject, rules: Rules) -> Patched 
             spec["runtimeClassName"] = choice.name
     result = {**edits.of_gpu_pod(pod, spec, container_requests, only_cdi=only_cdi), "spec": spec}
     return _decision(created, result, _warnings_of_gpu_pod(written, result, rules))
+
+
+def _claiming_pod(created: JsonObject, written: JsonObject, pod: JsonObject, rules: Rules) -> Patched | None:
+    found = claim_templates.translate({**pod, "metadata": pod.get("metadata") or {}}, rules.resource_config)
+    assert found is not None  # noqa: S101 - for the type checker: it asks
+    spec = edits.each_container(found.spec, LISTS, lambda container: edits.isolate(container, rules))
+    result = {**edits.of_claiming_pod(pod, found.template), "spec": spec}
+    warned = (*_warnings(written, result, rules), *_ignored_marks(written), *found.lost)
+    return _decision(created, result, warned)
 
 
 def _container_requests(pod: JsonObject, rules: Rules) -> tuple[ContainerRequest, ...]:
@@ -315,7 +326,7 @@ def _asked(container: Mapping[str, Any], ours: Sequence[str]) -> str | None:
 
 
 def _set_by(container: JsonObject, ours: Sequence[str]) -> str:
-    if _asked(container, ours):
+    if _asked(container, ours) or (container.get("resources") or {}).get("claims"):
         return "set by gpushare to the GPUs that it is granted"
     if edits.env_of_devices(container):
         return "set by gpushare to no GPU, because it asks for none"
