@@ -7,13 +7,14 @@ Binding of the leader before it. A leader whose watches are dead gives up its le
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from controller import watches
 from controller.claims import NO_NODES, Claims, ClaimSink
 from controller.cluster_table import ClusterTable
+from controller.reconcile.claim_templates import ClaimTemplates
 from controller.reconcile.loop import HandOverSummary, LeaderLabel, Reconciler
 from controller.reconcile.node_requests import OFF, Limits, Refusals
 from controller.reconcile.placeholders import Placeholders
@@ -51,6 +52,7 @@ class Leadership:
     pod: str = ""  # the name of this one
     namespace: str = names.NAMESPACE
     bind_s: float = 2.0
+    claim_templates: bool = False
     quiet_s: float = QUIET_S
     dead_s: float = DEAD_S
 
@@ -64,7 +66,7 @@ class Leadership:
         self.budgets = watches.disruption_budgets(api=api, clock=clock)
         self.unhealthy = watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
         self.namespaces = watches.namespace_policies(api=api, clock=clock, index=state.index)
-        self._optional = (self.budgets, self.unhealthy, self.namespaces)
+        self._optional: tuple[OptionalWatch[Any], ...] = (self.budgets, self.unhealthy, self.namespaces)
         self._reflectors = (self.nodes, self.pods)
         self._claims: tuple[Reflector[ClaimRecord], ...] = ()
         self._stop_working = threading.Event()
@@ -79,6 +81,10 @@ class Leadership:
         self.label = LeaderLabel(writer=writer, namespace=self.namespace, pod=self.pod, timeout_s=self.bind_s)
         self.reconciler.first = self.label.tick
         self.reconciler.others = (summary.tick, asks.tick)
+        if self.claim_templates:
+            templates = ClaimTemplates(writer=writer)
+            self._optional += (templates.watch,)
+            self.reconciler.others += (templates.tick,)
         if self.claims is not None:
             self._follow_claims(self.claims, writer)
 
@@ -139,7 +145,7 @@ class Leadership:
         while not self.leading():
             if self.clock.wait(self._stop_working, _TICK_S):
                 return
-        watched: Iterable[Reflector[Any] | OptionalWatch[Any]] = (*self._reflectors, *self._optional, *self._claims)
+        watched: tuple[Reflector[Any] | OptionalWatch[Any], ...] = (*self._reflectors, *self._optional, *self._claims)
         for watch in watched:
             self._spawn(f"watch {watch.path}", functools.partial(watch.run, self._stop_working), on_lost)
         self._chores = self._spawn("reconcile", self._reconcile, on_lost)

@@ -74,6 +74,7 @@ class Controller:
             pod=settings.pod or socket.gethostname(),
             namespace=settings.namespace,
             bind_s=settings.bind_seconds,
+            claim_templates=settings.claim_templates,
         )
         metrics = Metrics(clock)
         leads, told = self._leadership, readings(self._leadership, outlooks)

@@ -86,6 +86,11 @@ class Settings:
     placeholder_seconds: float = option(
         900.0, "seconds after which such a pod is removed if no node has come", parse=positive
     )
+    claim_templates: bool = option(
+        False,
+        "whether templates are made for pods whose gpu-mem the webhook has turned into ResourceClaims",
+        parse=boolean,
+    )
     log_level: str = options.log_level()
 
     def __post_init__(self) -> None:

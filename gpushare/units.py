@@ -164,11 +164,8 @@ def spelled(number: int) -> str:
 
 def binary(mib: int) -> str:
     """An amount of memory, not 0, as the API server spells it when it is read back: 3072 as 3Gi."""
-    for suffix in "MGT":
-        if mib % 1024:
-            return f"{mib}{suffix}i"
-        mib //= 1024
-    return f"{mib}Pi"
+    power = min((mib & -mib).bit_length() - 1, 30) // 10
+    return f"{mib >> 10 * power}{'MGTP'[power]}i"
 
 
 def memory(mib: int) -> str:

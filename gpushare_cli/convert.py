@@ -1,8 +1,8 @@
 """`gpushare convert`: manifests whose pods ask by gpu-mem -> the same with claims, and the templates of these."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from gpushare import names, units
 from gpushare.errors import InvalidRequestError, WireError
@@ -30,6 +30,7 @@ _ALWAYS: Final = (
     f" {names.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices counts GPUs, however little is claimed of each",
     "their containers no longer have the variables ALIYUN_COM_GPU_MEM_*",
 )
+_NOTHING: Final = ("no pod asks for a GPU by gpu-mem; nothing is changed",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,82 +43,66 @@ class Options:
 @dataclass(kw_only=True)
 class _Conversion:
     resource_config: ResourceConfig
-    documents: list[JsonObject] = field(default_factory=list)  # what is written
+    templates: dict[tuple[str, str], JsonObject] = field(default_factory=dict)  # by namespace and name
     notes: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    _made: set[tuple[str, str]] = field(default_factory=set)  # namespace and name of each template
 
-    def add(self, document: object, where: str) -> None:
-        converted = self._object(document, where)  # which adds templates
-        self.documents.append(converted)
-
-    def _object(self, value: object, where: str) -> JsonObject:
+    def converted(self, value: object, where: str) -> JsonObject:
+        """An object with claims; `templates` has theirs then."""
         found = fields.an_object(value, where)
         kind = fields.text(found, "kind", where)
         if kind.endswith("List") and "items" in found:
             items = fields.needed_array(found, "items", where)
-            return {**found, "items": [self._object(each, f"{where}, items[{i}]") for i, each in enumerate(items)]}
+            return {**found, "items": [self.converted(each, f"{where}, items[{i}]") for i, each in enumerate(items)]}
         if (path := _POD_OF.get(kind)) is None:
             return found
         metadata = fields.mapping(found, "metadata", where)
         namespace, name = (fields.text(metadata, key, f"{where}: metadata") for key in ("namespace", "name"))
-        return self._changed(found, path, namespace, f"{where}: {kind} {name}", "")
+        return self._below(found, path, namespace, f"{where}: {kind} {name}: ")
 
-    def _changed(self, value: JsonObject, path: Sequence[str], namespace: str, who: str, at: str) -> JsonObject:
+    def _below(self, value: JsonObject, path: Sequence[str], namespace: str, who: str) -> JsonObject:
         """The object with another pod, or template of pods, at this path."""
         if path:
             key, *rest = path
-            inner = fields.mapping(value, key, f"{who}: {at}")
-            return {**value, key: self._changed(inner, rest, namespace, who, f"{at}{key}.")} if inner else value
-        pod = {**value, "metadata": fields.mapping(value, "metadata", f"{who}: {at}")}
+            inner = fields.mapping(value, key, who.rstrip(":. "))
+            return {**value, key: self._below(inner, rest, namespace, f"{who}{key}.")} if inner else value
         try:
-            found = claim_templates.translate(pod, self.resource_config)
+            metadata = fields.mapping(value, "metadata", "pod")
+            found = claim_templates.translate({**value, "metadata": metadata}, self.resource_config)
         except InvalidRequestError as error:
-            self.errors += [f"{who}: {at}{each}" for each in error.errors]
+            self.errors += [f"{who}{each}" for each in error.errors]
             return value
         except WireError as error:
-            raise WireError(f"{who}: {at}{error}") from error
+            raise WireError(f"{who}{error}") from error
         if found is None:
             return value
-        if (namespace, found.template.name) not in self._made:
-            self._made.add((namespace, found.template.name))
-            self.documents.append(found.template.object(namespace))
-        self.notes += [f"{who}: {each}" for each in found.lost]
-        spec = {key: each for key, each in found.spec.items() if (key, each) != ("schedulerName", names.SCHEDULER)}
-        if len(spec) < len(found.spec):
-            self.notes.append(f"{who}: {at}spec.schedulerName is removed: {names.SCHEDULER} allocates no claims")
-        return {**value, **_without_request(pod["metadata"]), "spec": spec}
-
-    def told(self) -> Iterator[str]:
-        yield from self.notes
-        yield from _ALWAYS if self._made else ["no pod asks for a GPU by gpu-mem; nothing is changed"]
-
-
-def _without_request(metadata: JsonObject) -> JsonObject:
-    """The metadata without annotations that mean nothing to a claim."""
-    notes: Mapping[str, Any] = metadata.get("annotations") or {}
-    if not notes.keys() & _READ:
-        return {"metadata": metadata} if metadata else {}
-    kept = {key: value for key, value in notes.items() if key not in _READ}
-    rest = {key: value for key, value in metadata.items() if key != "annotations"}
-    return {"metadata": {**rest, **({"annotations": kept} if kept else {})}}
+        self.templates.setdefault((namespace, found.template.name), found.template.object(namespace))
+        self.notes += [f"{who.rpartition(': ')[0]}: {each}" for each in found.lost]
+        if found.spec.get("schedulerName") == names.SCHEDULER:
+            del found.spec["schedulerName"]
+            self.notes.append(f"{who}spec.schedulerName is removed: {names.SCHEDULER} allocates no claims")
+        if notes := metadata.get("annotations"):
+            metadata = {**metadata, "annotations": {key: each for key, each in notes.items() if key not in _READ}}
+        return {**value, **({"metadata": metadata} if metadata else {}), "spec": found.spec}
 
 
 def _run(call: Call) -> int:
-    options = call.options(Options)
+    options, documents = call.options(Options), list[JsonObject]()
     unit = options.memory_unit or units.GIB
     conversion = _Conversion(resource_config=ResourceConfig(unit=unit, whole_gpus=options.whole_gpus))
     for file in options.files:
-        name, documents = objects.read_file(file, call.stdin)
-        for number, document in enumerate(documents, start=1):
+        name, found = objects.read_file(file, call.stdin)
+        for number, document in enumerate(found, start=1):
             if document is not None:
-                conversion.add(document, f"{name}, document {number}" if len(documents) > 1 else name)
+                before = len(conversion.templates)
+                one = conversion.converted(document, f"{name}, document {number}" if len(found) > 1 else name)
+                documents += [*list(conversion.templates.values())[before:], one]
     for error in conversion.errors:
         call.streams.error(error)
     if conversion.errors:
         return FAILED
-    call.streams.out.write("---\n".join(map(yamls.dump, conversion.documents)))
-    call.streams.note(*conversion.told())
+    call.streams.out.write("---\n".join(map(yamls.dump, documents)))
+    call.streams.note(*conversion.notes, *(_ALWAYS if conversion.templates else _NOTHING))
     return OK
 
 

@@ -95,6 +95,11 @@ def test_dynamic_resource_allocation_is_off_until_it_is_asked_for() -> None:
     assert not {named["message"], apart["message"]} & {each.get("message") for each in left}
     with pytest.raises(helm_python.HelmError, match=r"dra\.enabled: Kubernetes 1\.35\.4 .* leave it false until"):
         objects(kubeVersion="1.35.4", dra={"enabled": True})
+    with pytest.raises(helm_python.HelmError, match=r"dra\.translate: without dra\.enabled nothing can be claimed"):
+        objects(dra={"translate": True})
+    variable, translating = "GPUSHARE_CLAIM_TEMPLATES", objects(dra={"enabled": True, "translate": True})
+    assert variable not in helm.variables(found, names.CONTROLLER)
+    assert helm.variables(translating, names.CONTROLLER)[variable] == "true"
 
 
 def test_prometheus_is_let_to_the_metrics_and_not_to_the_extender() -> None:

@@ -11,12 +11,16 @@ import pytest
 from certs.manager import CertificateManager
 from certs.settings import CertSettings
 from controller import cluster_table, watches
+from controller.reconcile.claim_templates import UNUSED_S, ClaimingPod, ClaimTemplates
+from controller.reconcile.writer import Writer
 from controller.settings import Settings
 from controller.state import ClusterState
 from gpushare import names
+from gpushare.identity import PodRef, PodUid
 from gpushare.kube.lease import Elector
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import ResourceConfig
+from gpushare.wire import claim_templates
 from gpushare_cli.dashboard import command
 from gpushare_cli.dashboard.command import Options
 from testing import clusters
@@ -27,7 +31,11 @@ from testing.manifests.tree import Json
 from webhook.runtimeclass import Mode, RuntimeClass
 
 COMPONENTS = ("placeholders", "watchdog-evict", "dashboard")
+PLAIN, TRANSLATING = (
+    helm.objects(kubeVersion="1.36.0", dra={"enabled": True, "translate": value}) for value in (False, True)
+)
 OBJECTS = [each for name in ("base", *COMPONENTS) for each in tree.objects(name)]
+OBJECTS += [each for each in TRANSLATING if each["metadata"]["name"] not in {one["metadata"]["name"] for one in PLAIN}]
 DASHBOARD = "gpushare-dashboard"
 Right = tuple[str, str, str, str]
 """Scope (a namespace, or empty for the cluster), API group/resource, verb (`USED`: verbs), name (empty for all)."""
@@ -60,6 +68,9 @@ USED: dict[str, list[Right]] = {
         (OWN, LEASES, "get update", names.LEASE),
         (OWN, "/configmaps", "patch", names.HAND_OVER),  # how nodes hand over GPUs
         (names.PLACEHOLDERS, "/pods", "create", ""),  # as a component
+        # With the chart's value dra.translate:
+        ("", "resource.k8s.io/resourceclaimtemplates", "get list create delete", ""),
+        ("", "/namespaces", "get", ""),  # whether its pods claim
     ],
     "gpushare-device-plugin": [
         ("", "/pods", "list watch", ""),
@@ -180,6 +191,23 @@ def test_the_watches_that_the_controller_can_do_without_need_no_more() -> None:
         stop.clear()
         watch.run(stop)
     needs_no_more("gpushare-controller", api, "list", "watch")
+
+
+def test_the_templates_of_claims_need_no_more_and_no_less() -> None:
+    api, clock = FakeKube(), SystemClock()
+    api.seed("/api/v1/namespaces", {"metadata": {"name": "team", "labels": {names.LABEL_SHARE_BY: names.CLAIMS}}})
+    templates = ClaimTemplates(writer=Writer(api=api, clock=clock, leading=lambda: True))
+    template, ref = claim_templates.Template("{}"), PodRef(namespace="team", name="p", uid=PodUid("u"))
+    templates.watch.upsert(("p", ClaimingPod(ref, (), template)))
+    templates._tick(0)
+    templates.watch.replace([])
+    templates._tick(UNUSED_S)
+    api.seed(claim_templates.PATH.format("team"), {"metadata": {"name": template.name}, "spec": "another"})
+    templates.watch.upsert(("p", ClaimingPod(ref, (), template)))
+    templates._tick(UNUSED_S + 1)
+    needs_no_more("gpushare-controller", api, "get", "list", "create", "delete")
+    of_claims = [right for right in granted("gpushare-controller") if "claim" in right[1]]
+    assert [right for right in of_claims if not any(allows(right, call) for call in api.calls)] == []
 
 
 def test_the_dashboard_needs_no_more_and_no_less() -> None:

@@ -110,6 +110,34 @@ def test_gpu_pods_of_a_labelled_namespace_never_pass_without_the_demand_for_a_li
     assert limit == gpu
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_in_a_namespace_that_shares_by_claims_one_webhook_translates_and_no_other_is_called(whole: bool) -> None:
+    def hooks(translate: bool) -> dict[str, Json]:
+        dra = {"enabled": True, "translate": translate}
+        found = helm.objects(kubeVersion="1.36.0", dra=dra, wholeGpus=whole)
+        [made] = (each for each in found if each["kind"] == "MutatingWebhookConfiguration")
+        return {hook["name"].partition(".")[0]: hook for hook in made["webhooks"]}
+
+    before, now = hooks(translate=False), hooks(translate=True)
+    by_claims = {"key": names.LABEL_SHARE_BY, "operator": "In", "values": [names.CLAIMS]}
+    for name, hook in before.items():
+        keys = hook["namespaceSelector"]["matchExpressions"]
+        if name != "isolation":
+            keys.append({**by_claims, "operator": "NotIn"})
+        assert now.pop(name) == hook
+    core = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": CORE}
+    for name, operator in (("claim", "NotIn"), ("claim-enforced", "In")):
+        hook, like = now.pop(name), before["gpu"]
+        enforced = {"key": names.LABEL_LIMIT, "operator": operator, "values": [names.ENFORCED]}
+        assert hook["namespaceSelector"]["matchExpressions"] == [core, by_claims, enforced]
+        assert hook["clientConfig"]["service"]["path"] == f"/{name}"
+        asked = str(hook["matchConditions"])
+        assert (f"'{names.GPU}'" in asked, f"'{names.GPU_MEM}'" in asked) == (whole, True)
+        own = {"name", "clientConfig", "namespaceSelector", *(["matchConditions"] if whole else [])}
+        assert [key for key in hook if key not in own and hook[key] != like[key]] == []
+    assert now == {}
+
+
 @pytest.mark.parametrize("policy", sorted({*names.POLICIES} - {names.NODES_POLICY}))
 def test_the_policies_leave_the_same_namespaces_alone(policy: str) -> None:
     binding = tree.one(tree.objects("servers/1.30"), "ValidatingAdmissionPolicyBinding", policy)["spec"]

@@ -111,6 +111,7 @@ class Term:
             pod=pod,
             quiet_s=quiet_s,
             dead_s=dead_s,
+            claim_templates=True,
         )
         self.binder = Binder(api=self.line, state=self.state, clock=clock, leading=self.leadership.leading)
         self.code: int | None = None

@@ -20,7 +20,7 @@ from gpushare.kube.api import JsonObject
 from gpushare.model.gpu import HandOver
 from gpushare.model.ledger import NodeLedger, RefusalReason
 from gpushare.units import ResourceConfig
-from gpushare.wire import hand_over
+from gpushare.wire import claim_templates, hand_over
 from testing import ledgers
 from testing.builders import make_container, make_inventory, make_node
 from testing.controller.bypassing import changed
@@ -128,6 +128,18 @@ def test_the_leader_tells_the_webhook_how_nodes_hand_over_gpus(api: FakeKube, cl
         inventory = replace(make_inventory(10, node="node-c"), hand_over=HandOver.CDI)
         api.seed(NODES, make_node(inventory))
         clock.eventually("it is told again", lambda: hand_over.word(api.read(config_map)) == "mixed")
+
+
+def test_the_leader_makes_the_templates_of_claims(api: FakeKube, clock: Clock) -> None:
+    api.seed("/api/v1/namespaces", {"metadata": {"name": "team", "labels": {names.LABEL_SHARE_BY: names.CLAIMS}}})
+    spec = {"containers": [make_container("main", 3)]}
+    found = claim_templates.translate({"metadata": {}, "spec": spec}, ResourceConfig())
+    assert found is not None
+    mark = {names.CLAIM_TEMPLATE: found.template.name}
+    metadata = {"name": "p", "labels": mark, "annotations": {names.CLAIM_TEMPLATE: found.template.text}}
+    api.seed("/api/v1/namespaces/team/pods", {"metadata": metadata, "spec": found.spec})
+    with leading(api, clock, lease_s=60):
+        clock.eventually("it is made", lambda: api.objects(claim_templates.PATH.format("team")))
 
 
 def test_a_stopped_leader_ends_its_chores_before_it_releases_the_lease(api: FakeKube, clock: Clock) -> None:

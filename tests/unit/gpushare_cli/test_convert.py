@@ -63,7 +63,11 @@ def test_templates_come_once_before_what_names_them_and_all_else_is_kept(tmp_pat
         {"kind": "List", "items": [converted, listed["items"][1]]},
         converted,
         template("team", **notes),
-        {"kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": claiming(pod_spec(), **notes)},
+        {
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "team", "annotations": {}},
+            "spec": claiming(pod_spec(), **notes),
+        },
     ]
     for told in ("document 2: Deployment web: gpushare.dev/gpu-policy", "spec.template.spec.schedulerName", "Quota"):
         assert told in err

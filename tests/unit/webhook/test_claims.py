@@ -28,9 +28,14 @@ def test_a_share_becomes_a_claim_and_the_scheduler_and_other_containers_are_as_a
     taken, of_b, *lost = found.warnings
     assert "set by gpushare to the GPUs that it is granted; 'all' was removed" in taken
     assert "it asks for none" in of_b
-    assert lost == list(translated.lost) != []
+    assert lost == translated.lost != []
     for rules in (CLAIMS, RULES):  # called again, and by the webhook for pods without a request
         assert mutation.mutate(found.pod, rules) is None
+
+
+def test_what_means_nothing_is_told_as_of_a_share() -> None:
+    [told] = warnings(pod(asking(mem=3), annotations={"gpushare.dev/gpu-modell": "T4"}), CLAIMS)
+    assert "do you mean gpushare.dev/gpu-model?" in told
 
 
 def test_no_author_writes_the_promise_of_a_template() -> None:
