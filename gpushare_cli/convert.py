@@ -19,17 +19,13 @@ _POD_OF: Final[Mapping[str, Sequence[str]]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "Pod": (),
 }
-_READ: Final = {
-    *names.REQUEST_ANNOTATIONS,
-    names.ANNOTATION_TOTALS,
-    names.WATCHDOG,
-    names.ANNOTATION_FRAMEWORK_VARIABLES,
-}
+_READ: Final = {*names.REQUEST_ANNOTATIONS, names.ANNOTATION_TOTALS, names.ANNOTATION_FRAMEWORK_VARIABLES}
 _ALWAYS: Final = (
     f"these pods no longer count in a ResourceQuota of {names.GPU_MEM}; one of"
     f" {names.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices counts GPUs, however little is claimed of each",
     "their containers no longer have the variables ALIYUN_COM_GPU_MEM_*",
 )
+_PREFIX: Final = "gpu-mem"  # of templates' names
 _NOTHING: Final = ("no pod asks for a GPU by gpu-mem; nothing is changed",)
 
 
@@ -68,7 +64,7 @@ class _Conversion:
             return {**value, key: self._below(inner, rest, namespace, f"{who}{key}.")} if inner else value
         try:
             metadata = fields.mapping(value, "metadata", "pod")
-            found = claim_templates.translate({**value, "metadata": metadata}, self.resource_config)
+            found = claim_templates.translate({**value, "metadata": metadata}, self.resource_config, _PREFIX)
         except InvalidRequestError as error:
             self.errors += [f"{who}{each}" for each in error.errors]
             return value

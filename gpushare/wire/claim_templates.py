@@ -27,7 +27,6 @@ _OF_GPU: Final = f"device.attributes[{names.DRA_DRIVER!r}]"
 _SIZE: Final = f"device.capacity[{names.DRA_DRIVER!r}].{names.DRA_MEMORY}.compareTo(quantity({{!r}}))"
 _LOST: Final = {
     names.ANNOTATION_POLICY: "kube-scheduler chooses the node, and there the fullest GPU that fits",
-    names.WATCHDOG: "usage of claims is not read",
     names.ANNOTATION_FRAMEWORK_VARIABLES: "containers with claims are told no framework's limit",
 }
 
@@ -35,10 +34,11 @@ _LOST: Final = {
 @dataclass(frozen=True, slots=True)
 class Template:
     text: str  # canonical JSON of the spec of its claims
+    prefix: str = names.DEVICE_CLASS  # which a policy leaves to the controller
 
     @property
     def name(self) -> str:
-        return f"{names.DEVICE_CLASS}-{hashlib.sha256(self.text.encode()).hexdigest()[:20]}"
+        return f"{self.prefix}-{hashlib.sha256(self.text.encode()).hexdigest()[:20]}"
 
     def object(self, namespace: str = "", **metadata: object) -> JsonObject:
         where = {"namespace": namespace} if namespace else {}
@@ -56,7 +56,7 @@ class Translated(NamedTuple):
     lost: Sequence[str]  # what is different now, in words
 
 
-def translate(pod: pods.Pod, resource_config: ResourceConfig) -> Translated | None:
+def translate(pod: pods.Pod, resource_config: ResourceConfig, prefix: str = names.DEVICE_CLASS) -> Translated | None:
     """A pod that claims what it asks for; None if it asks for nothing. Raises as `requests.shape_of`."""
     shape = requests.shape_of(pod, resource_config)
     if shape is None:
@@ -64,7 +64,8 @@ def translate(pod: pods.Pod, resource_config: ResourceConfig) -> Translated | No
     asking = [path for path, _, each in pods.containers(pod) if pods.asks(each, resource_config)]
     if errors := tuple(_errors(pod, shape.gpus, dict(zip(asking, shape.containers, strict=True)))):
         raise InvalidRequestError(errors)
-    template = _template([_of_container(number, each, shape.gpus) for number, each in enumerate(shape.containers)])
+    requests_of = [_of_container(number, each, shape.gpus) for number, each in enumerate(shape.containers)]
+    template = _template(requests_of, prefix)
     spec = {**pod["spec"], "resourceClaims": [*(pod["spec"].get("resourceClaims") or ()), _entry(template)]}
     numbers = itertools.count()
     for field in ("initContainers", "containers"):
@@ -105,8 +106,8 @@ def _claiming(container: JsonObject, resource_config: ResourceConfig, numbers: I
     return {**container, "resources": {**resources, "claims": [*(resources.get("claims") or ()), claim]}}
 
 
-def _template(requests: Sequence[JsonObject]) -> Template:
-    return Template(orjson.dumps({"devices": {"requests": requests}}, option=orjson.OPT_SORT_KEYS).decode())
+def _template(requests: Sequence[JsonObject], prefix: str = names.DEVICE_CLASS) -> Template:
+    return Template(orjson.dumps({"devices": {"requests": requests}}, option=orjson.OPT_SORT_KEYS).decode(), prefix)
 
 
 def _of_container(number: int, request: ContainerRequest, gpus: GpuSelector) -> JsonObject:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 from gpushare import names
 from gpushare.kube import api as kube, credentials
 from gpushare.kube.client import RestClient
+from gpushare.wire import inventory as inventory_wire
+from gpushare.wire.claims import API as CLAIMS_API
 from localcluster import installation, provision
 from localcluster.apiserver import POLICIES_SINCE, WEBHOOKS, WORKLOADS, ApiServer
 from localcluster.provision import Version
-from testing import skips
-from testing.manifests import helm, tree
+from testing import claims, skips
+from testing.manifests import helm
 from tests.apiserver.policies import (
     CLASSES,
     MINE,
@@ -37,6 +40,11 @@ from tests.apiserver.server import Json, Server, refusal
 HERE: Final = Path(__file__).parent
 CONFIG: Final = {"GPUSHARE_WHOLE_GPUS": "true"}
 CLAIMS_SINCE: Final = Version(1, 36)
+OF_CLAIMS: Final = {
+    names.DEVICE_CLASS,
+    "gpushare-claim-templates",
+    *(f"{names.CONTROLLER}-{name}" for name in ("dra", "claim-templates")),
+}
 _numbers = itertools.count(1)
 
 
@@ -58,11 +66,15 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with ApiServer(tmp_path_factory.mktemp("server"), provision.control_plane(request.param)) as running:
         # As on the clusters of the end-to-end tests: pods without GPUs may name the RuntimeClass.
         choice = installation.config_map(names.RUNTIME_CLASS_POLICY, {"refuse": "nothing"})
-        dra = {}
-        if running.version >= CLAIMS_SINCE:  # of the component, what is not about device plugins
-            dra, wanted = {"GPUSHARE_DRA": "true"}, {names.DEVICE_CLASS, "gpushare-controller-dra"}
-            running.create(each for each in tree.objects("dra") if each["metadata"]["name"] in wanted)
-        running.install({**CONFIG, **dra}, *([choice] if running.has_policies else []))
+        dra, patches = {}, [choice] if running.has_policies else []
+        if running.version >= CLAIMS_SINCE:
+            # Of the component, what is not about device plugins; of the chart, what is about translated pods.
+            values = {"kubeVersion": "1.36.0", "dra": {"enabled": True, "translate": True}}
+            found = helm.without_helms_own(helm.render(values))
+            running.create(each for each in found if each["metadata"]["name"] in OF_CLAIMS)
+            patches += [each for each in found if each["kind"] == "MutatingWebhookConfiguration"]
+            dra = {"GPUSHARE_DRA": "true", "GPUSHARE_CLAIM_TEMPLATES": "true"}
+        running.install({**CONFIG, **dra}, *patches)
         made = Server(running)
         yield made
         for user in made.users.values():
@@ -146,3 +158,21 @@ def dra(policies: Server) -> Server:
     before = [each["metadata"] for each in helm.objects()]
     policies.running.create(each for each in helm.objects(dra={"enabled": True}) if each["metadata"] not in before)
     return policies
+
+
+@contextmanager
+def shared_by_claims(server: Server, *nodes: str) -> Iterator[None]:
+    """Two of the four GPUs of each node, as device plugins publish them."""
+    offered = []
+    for name in nodes:
+        known = inventory_wire.of_node(server.api.get(kube.node_path(name)))
+        assert known is not None
+        split = replace(known, gpus=known.gpus[:2], dra=known.gpus[2:])
+        annotations = {names.ANNOTATION_INVENTORY: inventory_wire.encode(split)}
+        server.api.patch(kube.node_path(name), {"metadata": {"annotations": annotations}})
+        offered.append(claims.resource_slice(split))
+    with ExitStack() as stack:
+        for each in offered:
+            server.api.create(f"{CLAIMS_API}/resourceslices", each)
+            stack.callback(server.api.delete, f"{CLAIMS_API}/resourceslices/{each['metadata']['name']}")
+        yield

@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -18,9 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from gpushare import names
-from gpushare.kube import api as kube
 from gpushare.model.request import Policy
-from gpushare.wire import inventory as inventory_wire
 from gpushare.wire.claims import API as CLAIMS_API
 from gpushare_cli import scheduler_config
 from gpushare_cli.doctor import objects
@@ -28,7 +25,7 @@ from gpushare_cli.scheduler_config import Options, ServerVersion
 from localcluster import controlplane, installation, process
 from localcluster.controlplane import MASTERS
 from testing import claims, notebooks, skips
-from tests.apiserver.conftest import CLAIMS_SINCE
+from tests.apiserver.conftest import CLAIMS_SINCE, shared_by_claims
 from tests.apiserver.server import Json, Server, fetch, gpu_of, pod
 
 POLICY = installation.ROOT / "tests" / "seeds" / "policy.cfg"
@@ -223,24 +220,6 @@ def ranked(server: Server) -> float:
 # ResourceClaims, which the cluster's scheduler allocates.
 
 
-@contextlib.contextmanager
-def shared_by_claims(server: Server) -> Iterator[None]:
-    """Two of the four GPUs of each node, as device plugins publish them."""
-    offered = []
-    for name in ("zone-1", "zone-2"):
-        known = inventory_wire.of_node(server.api.get(kube.node_path(name)))
-        assert known is not None
-        split = replace(known, gpus=known.gpus[:2], dra=known.gpus[2:])
-        annotations = {names.ANNOTATION_INVENTORY: inventory_wire.encode(split)}
-        server.api.patch(kube.node_path(name), {"metadata": {"annotations": annotations}})
-        offered.append(claims.resource_slice(split))
-    with contextlib.ExitStack() as stack:
-        for each in offered:
-            server.api.create(f"{CLAIMS_API}/resourceslices", each)
-            stack.callback(server.api.delete, f"{CLAIMS_API}/resourceslices/{each['metadata']['name']}")
-        yield
-
-
 def claiming(server: Server, namespace: str, name: str, gib: int) -> Json:
     path = f"{CLAIMS_API}/namespaces/{namespace}/resourceclaimtemplates"
     if not server.exists(f"{path}/of-{gib}"):
@@ -255,7 +234,7 @@ def test_pods_with_claims_are_packed_where_the_controller_ranks_nodes_for_them(
     server: Server, namespace: str, tmp_path: Path, way: str, count: int
 ) -> None:
     skips.older(server.version, CLAIMS_SINCE, "it has no claims for amounts of memory")
-    with shared_by_claims(server), another_scheduler(server, way, tmp_path) as scheduler:
+    with shared_by_claims(server, "zone-1", "zone-2"), another_scheduler(server, way, tmp_path) as scheduler:
         found = [
             node
             for i in range(4)

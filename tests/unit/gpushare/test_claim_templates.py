@@ -146,7 +146,7 @@ def test_what_a_claim_cannot_say_is_refused(value: Json, field: str, fix: str) -
     ("value", "told"),
     [
         (pod(notes={names.ANNOTATION_POLICY: "spread"}), [names.ANNOTATION_POLICY]),
-        (pod(notes={names.WATCHDOG: "kill", names.ANNOTATION_FRAMEWORK_VARIABLES: "none"}), ["watchdog", "framework"]),
+        (pod(notes={names.WATCHDOG: "kill", names.ANNOTATION_FRAMEWORK_VARIABLES: "none"}), ["framework"]),
         (pod(priorityClassName="high"), ["priorityClassName"]),
         (pod(runtimeClassName="nvidia"), ["runtimeClassName"]),
         (pod(initContainers=[asking(name="init")]), ["init containers"]),

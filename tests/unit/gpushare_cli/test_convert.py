@@ -32,13 +32,14 @@ def write(path: Path, *documents: object) -> str:
 
 
 def claiming(spec: Json, **notes: str) -> Json:
-    found = claim_templates.translate({"metadata": {"annotations": notes}, "spec": spec}, ResourceConfig())
+    found = claim_templates.translate({"metadata": {"annotations": notes}, "spec": spec}, ResourceConfig(), "gpu-mem")
     assert found is not None
     return found.spec
 
 
 def template(namespace: str = "", **notes: str) -> Json:
-    found = claim_templates.translate({"metadata": {"annotations": notes}, "spec": pod_spec()}, ResourceConfig())
+    asking = {"metadata": {"annotations": notes}, "spec": pod_spec()}
+    found = claim_templates.translate(asking, ResourceConfig(), "gpu-mem")
     assert found is not None
     return found.template.object(namespace)
 
