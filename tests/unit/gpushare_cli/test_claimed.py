@@ -223,7 +223,9 @@ def template(name: str, gib: int) -> Json:
 def test_pods_with_claims_go_where_claims_leave_room_and_gpu_mem_is_of_other_gpus() -> None:
     gpu_mem = make_pod(name="mem", node=None)
     del gpu_mem["metadata"]["uid"]
-    pods = [templated("fits", of="ten"), templated("waits", of="thirteen"), templated("lost", of="none")]
+    plain = make_pod(make_container(), name="plain")
+    del plain["metadata"]["uid"]
+    pods = [templated("fits", of="ten"), templated("waits", of="thirteen"), templated("lost", of="none"), plain]
     given = [NODE, POD, *OTHERS, template("ten", 10), template("thirteen", 13), *pods, gpu_mem]
     result = simulate(*given, claims=True, as_json=True)
     found = {each["name"]: each for each in result.value["pods"]}
@@ -231,6 +233,7 @@ def test_pods_with_claims_go_where_claims_leave_room_and_gpu_mem_is_of_other_gpu
         "fits": ("Placed", "node-a"),
         "waits": ("Waits", None),
         "lost": ("Waits", None),
+        "plain": ("Placed", "node-a"),
     }
     assert found["waits"]["message"].startswith("needs 13 GiB on one GPU; free per GPU on node-a: 12, 1 GiB")
     assert found["lost"]["message"] == "its ResourceClaimTemplate none is not in the input"
