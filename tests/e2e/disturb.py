@@ -16,6 +16,7 @@ from gpushare.cluster import node_records
 from gpushare.kube import api as kube
 from gpushare.model.gpu import NodeInventory
 from gpushare.wire import profile as profile_wire
+from localcluster import process
 from localcluster.node import Node
 from localcluster.process import ClusterError
 from tests.e2e.system import Json, System, control_groups, ended, is_in, is_ready, restarts
@@ -321,3 +322,34 @@ def _is_shown(system: System, found: NodeInventory, profile: Mapping[str, Any]) 
     faulty = {fault.gpu for fault in profile_wire.parse(profile, found.node).faults}
     units = sum(found.unit.floor(gpu.memory_mib) for gpu in wanted if not node_records.gpu_numbers(gpu) & faulty)
     return offered(system, found.node) == units
+
+
+@contextlib.contextmanager
+def cut_off(system: System, node: Node, *, only_pods: bool = False) -> Iterator[None]:
+    """Drop packets between a node, its pods too, and the API server, in both directions and without an answer.
+
+    The node reaches the API server by the address of its Service, unless only its pods are cut off.
+    """
+    plan = system.cluster.plan
+    pods = plan.pod_subnet(int(node.name.removeprefix("node-")))
+    of_node = [
+        ("OUTPUT", "--match", "conntrack", "--ctorigdst", plan.api_service_ip),  # both directions
+        ("OUTPUT", "--destination", node.ip),
+    ]
+    rules = [
+        *(() if only_pods else of_node),
+        ("OUTPUT", "--source", plan.api_ip, "--destination", pods),
+        ("PREROUTING", "--source", pods, "--destination", plan.api_ip),
+        ("PREROUTING", "--source", pods, "--destination", plan.api_service_ip),
+    ]
+
+    def change(command: str) -> None:
+        """Before addresses of Services are translated."""
+        for rule in rules:
+            process.run([*node.enter, "iptables", "--wait", "--table", "mangle", command, *rule, "--jump", "DROP"])
+
+    change("--insert")
+    try:
+        yield
+    finally:
+        change("--delete")

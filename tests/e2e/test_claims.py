@@ -210,6 +210,24 @@ def test_a_plugin_that_was_away_finds_all_as_it_was(system: System, dra: Mapping
     assert sum(booked(system).values()) == 6 << 30
 
 
+def test_a_plugin_that_cannot_reach_the_api_server_prepares_nothing_until_it_can(
+    system: System, dra: Mapping[str, Gpu], namespace: str
+) -> None:
+    system.create(namespace, template("three", 3))
+    system.create(namespace, claiming("before", "three"))
+    system.all_running(namespace, 1)
+    with disturb.cut_off(system, system.cluster.node(NODE), only_pods=True):
+        system.create(namespace, claiming("while", "three"))
+        system.wait_told(namespace, "while", "cannot be read")
+        assert not disturb.container_processes(system.pod(namespace, "while"))
+    before, while_ = system.running(namespace, "before", "while")
+    assert restarts(before) == {"c0": 0}
+    assert allocated(claim_of(system, while_)) == [
+        (device, 3 << 30) for device, _ in allocated(claim_of(system, before))
+    ]
+    assert sum(booked(system).values()) == 6 << 30
+
+
 def test_a_cordoned_gpu_takes_no_claims(system: System, dra: Mapping[str, Gpu], namespace: str) -> None:
     closed, open_ = sorted(dra.values(), key=lambda gpu: gpu.index)
     system.create(namespace, template("three", 3))

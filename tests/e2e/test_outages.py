@@ -14,7 +14,6 @@ import pytest
 from gpushare import names
 from gpushare.identity import GpuUuid
 from gpushare.kube import api as kube
-from localcluster import process
 from localcluster.node import Node
 from localcluster.process import ClusterError
 from localcluster.provision import Version
@@ -82,31 +81,6 @@ def reachable_by_service(system: System, node: Node) -> Iterator[None]:
         file.write_text(before)
 
 
-@contextlib.contextmanager
-def cut_off(system: System, node: Node) -> Iterator[None]:
-    """Drop packets between such a node, its pods too, and the API server, in both directions and without an answer."""
-    plan = system.cluster.plan
-    pods = plan.pod_subnet(int(node.name.removeprefix("node-")))
-    rules = [
-        ("OUTPUT", "--match", "conntrack", "--ctorigdst", plan.api_service_ip),  # both directions
-        ("OUTPUT", "--destination", node.ip),
-        ("OUTPUT", "--source", plan.api_ip, "--destination", pods),
-        ("PREROUTING", "--source", pods, "--destination", plan.api_ip),
-        ("PREROUTING", "--source", pods, "--destination", plan.api_service_ip),
-    ]
-
-    def change(command: str) -> None:
-        """Before addresses of Services are translated."""
-        for rule in rules:
-            process.run([*node.enter, "iptables", "--wait", "--table", "mangle", command, *rule, "--jump", "DROP"])
-
-    change("--insert")
-    try:
-        yield
-    finally:
-        change("--delete")
-
-
 def node_is_ready(system: System) -> bool:
     conditions = system.node(NODE)["status"]["conditions"]
     return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
@@ -134,7 +108,7 @@ def test_a_node_without_the_api_server_keeps_and_restarts_its_containers_and_com
         [granted] = allocated(dies)["c0"]
         killed = {pid for pid, _ in told(dies)}
         assert killed
-        with cut_off(system, node):
+        with disturb.cut_off(system, node):
             disturb.kill_containers(dies)
             again = system.eventually(
                 "the container runs again", lambda: {(pid, gpus) for pid, gpus in told(dies) if pid not in killed}
