@@ -4,7 +4,7 @@ Nothing is reserved here, and no pod is kept from a node: kube-scheduler allocat
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.cluster_table import ClusterTable
@@ -40,35 +40,46 @@ class ClaimSink:
     """Sink of the watch of ResourceClaims. A pod is known by all of its claims."""
 
     index: Index
+    _known: dict[str, ClaimRecord] = field(default_factory=dict)  # by their UIDs
     _of_pods: dict[PodUid, dict[str, ClaimRecord]] = field(default_factory=dict)
 
     def read(self, claim: JsonObject) -> ClaimRecord | None:
         try:
-            return claim_records.read(claim)
+            if found := claim_records.read(claim):
+                return found
         except WireError as error:
             logs.event(_LOG, "object left out", level=logging.ERROR, kind="ResourceClaim", error=str(error))
-            return None
+        known = self._known.get(str(claim["metadata"].get("uid")))
+        return known and replace(known, asks=(), node=None, grants=())  # what it held or asked for is over
 
     def replace(self, claims: list[ClaimRecord]) -> None:
+        self._known.clear()
         self._of_pods.clear()
         for claim in claims:
-            self._of_pods.setdefault(claim.pod.uid, {})[claim.uid] = claim
+            self._put(claim.uid, claim)
         found = (claim_records.of_pod(there.values()) for there in self._of_pods.values())
         self.index.replace_pods([pod for pod in found if pod is not None])
 
     def upsert(self, claim: ClaimRecord) -> None:
-        self._of_pods.setdefault(claim.pod.uid, {})[claim.uid] = claim
-        self._changed(claim.pod.uid)
+        self._changed(self._put(claim.uid, claim))
 
     def remove(self, claim: ClaimRecord) -> None:
-        self._of_pods.get(claim.pod.uid, {}).pop(claim.uid, None)
-        self._changed(claim.pod.uid)
+        self._changed(self._put(claim.uid, None))
 
-    def _changed(self, uid: PodUid) -> None:
-        if not self._of_pods[uid]:
-            del self._of_pods[uid]
-        pod = claim_records.of_pod(self._of_pods.get(uid, {}).values())
-        if pod is not None:
-            self.index.set_pod(pod)
-        elif known := self.index.pods.get(uid):
-            self.index.forget_pod(known)
+    def _put(self, uid: str, claim: ClaimRecord | None) -> set[PodUid]:
+        """The pods whose claims change by it: authors may give a claim another owner."""
+        pods = {each.pod.uid for each in (self._known.pop(uid, None), claim) if each is not None}
+        for pod in pods:
+            self._of_pods.setdefault(pod, {}).pop(uid, None)
+        if claim is not None:
+            self._known[uid] = self._of_pods[claim.pod.uid][uid] = claim
+        return pods
+
+    def _changed(self, pods: set[PodUid]) -> None:
+        for uid in pods:
+            if not (there := self._of_pods[uid]):
+                del self._of_pods[uid]
+            if (pod := claim_records.of_pod(there.values())) is not None:
+                self.index.set_pod(pod)
+            elif known := self.index.pods.get(uid):
+                self.index.forget_pod(known)

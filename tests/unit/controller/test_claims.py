@@ -9,8 +9,9 @@ from controller.claims import NO_NODES
 from controller.reconcile.node_requests import Refusals
 from controller.reconcile.waiting import FITS, NOT_TRIED, WaitingPods
 from gpushare import names
-from gpushare.identity import PodUid
+from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
+from gpushare.model.ledger import NodeLedger
 from testing.builders import Json, make_claim, make_container, make_inventory, make_node, make_pod
 from testing.controller.bypassing import EVENTS
 from testing.controller.world import NODES, World
@@ -152,6 +153,26 @@ def test_a_claim_that_no_pod_made_is_counted_and_no_one_is_told_of_it(cluster: C
     cluster.see()
     cluster.claim("new", ask("3Gi", count=1))
     assert cluster.ranked("new")["node-b"] > cluster.ranked("new").get("node-a", 0)
+
+
+def test_a_claim_counts_once_when_its_owner_changes_and_no_longer_than_it_holds(cluster: Cluster) -> None:
+    other_first = {"name": "gpu", "firstAvailable": [ask(deviceClassName="others")["exactly"], ask()["exactly"]]}
+    cluster.claim("moves", other_first, **held(4))
+    for owner in ("one", "two"):
+        refs = [{**OWNER, "name": owner, "uid": f"uid-of-{owner}"}]
+        cluster.api.edit(f"{TEAM}/moves", lambda found: found["metadata"].update(ownerReferences=refs))  # noqa: B023
+        cluster.see()
+    cluster.claim("new", ask("7Gi", count=2))
+    assert set(cluster.claims.state.index.pods) == {"uid-of-two", "uid-of-new"}
+    ledger, _ = cluster.claims.state.index.occupants(NodeName("node-a"))
+    assert isinstance(ledger, NodeLedger)
+    assert list(ledger.used_mib.values()) == [4096]
+    cluster.api.edit(f"{TEAM}/moves", lambda found: found.update(status={}))  # and it does not ask for our GPUs first
+    cluster.see()
+    assert set(cluster.claims.state.index.pods) == {"uid-of-new"}
+    cluster.api.delete(f"{TEAM}/moves")
+    cluster.see()
+    assert set(cluster.claims.state.index.pods) == {"uid-of-new"}
 
 
 def test_the_first_list_has_all_and_forgets_what_is_gone(cluster: Cluster) -> None:
