@@ -1,7 +1,7 @@
 """Makes the ResourceClaimTemplates that translated pods name, one for all equal ones, and removes those unused."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from controller.index import Snapshot
@@ -53,6 +53,7 @@ class ClaimTemplates:
     _used: dict[Key, float] = field(default_factory=dict)  # when each of ours was last named
     _uids: dict[Key, str] = field(default_factory=dict)
     _failed: dict[Key, EventThrottle] = field(default_factory=dict)
+    _turns: dict[str, float] = field(default_factory=dict)  # last try by namespace: one must not keep others waiting
     _list_at: float = float("-inf")
     _quiet_until: float = float("-inf")
     _backoff: Backoff = field(default_factory=Backoff)
@@ -85,7 +86,10 @@ class ClaimTemplates:
                 waiting.setdefault(key, (pod.ref, template))
         self._failed = {key: self._failed.get(key, _NEVER) for key in waiting}
         due = [key for key, last in self._failed.items() if not last.too_early(now)]
-        for key in sorted(due, key=lambda each: self._failed[each].at)[:CALLS]:
+        self._turns = {namespace: self._turns.get(namespace, _NEVER.at) for namespace, _ in waiting}
+        for key in sorted(due, key=lambda each: (self._turns[each[0]], self._failed[each].at))[:CALLS]:
+            self._turns[key[0]] = now
+            self._failed[key] = replace(self._failed[key], at=now)  # also where the server fails for this one only
             self._make(key, *waiting[key], now)
         for key in [key for key, at in self._used.items() if now - at >= UNUSED_S][:CALLS]:
             self._remove(key)

@@ -34,7 +34,7 @@ class Making:
         watch.replace([pod for pod in pods if pod is not None])
         self.templates.tick(self.world.state.index.snapshot())
 
-    def add(self, gib: int = 3, text: str = "") -> tuple[JsonObject, Template]:
+    def add(self, gib: int = 3, text: str = "", namespace: str = "team") -> tuple[JsonObject, Template]:
         spec = {"containers": [make_container("main", gib)]}
         found = claim_templates.translate({"metadata": {}, "spec": spec}, ResourceConfig())
         assert found is not None
@@ -48,7 +48,7 @@ class Making:
             },
             "spec": found.spec,
         }
-        return self.world.api.seed("/api/v1/namespaces/team/pods", pod), template
+        return self.world.api.seed(f"/api/v1/namespaces/{namespace}/pods", pod), template
 
     def there(self) -> set[str]:
         return {each["metadata"]["name"] for each in self.world.api.objects(TEMPLATES)}
@@ -165,6 +165,22 @@ def test_what_a_tick_does_is_bounded_and_those_that_failed_come_last() -> None:
         made.world.api.vanish(path_of(pod))
     made.tick(UNUSED_S)
     assert len(made.there()) == CALLS
+
+
+def test_neither_many_in_another_namespace_nor_one_that_the_server_fails_for_keep_others_waiting() -> None:
+    made = Making()
+    made.world.api.seed("/api/v1/namespaces", {"metadata": {"name": "other"}})
+    for gib in range(1, 4 * CALLS):
+        made.add(gib, namespace="other")
+    broken, good = made.add(1)[1], made.add(2)[1]
+    made.world.api.fail_next(
+        lambda call: call.verb == "create" and (call.body or {})["metadata"]["name"] == broken.name,
+        kube.ServerFaultError("failed calling webhook"),
+        times=100,
+    )
+    for _ in range(4):
+        made.tick(1)
+    assert made.there() == {good.name}
 
 
 def test_while_the_server_fails_or_another_leads_nothing_is_tried() -> None:
