@@ -182,6 +182,8 @@ def _errors(pod: pods.Pod, gpus: GpuSelector, asking: Mapping[str, ContainerRequ
     spec, notes = pod["spec"], pods.annotations(pod)
     if spec.get("nodeName"):
         yield FieldError("spec.nodeName", "it bypasses the scheduler, which allocates claims", "write node affinity")
+    if any(each.get("name") == names.DEVICE_CLASS for each in fields.objects(spec, "resourceClaims", "spec")):
+        yield FieldError("spec.resourceClaims", f"{names.DEVICE_CLASS} is what gpu-mem becomes", "use another name")
     for key in {names.ANNOTATION_SAME_GPU, names.ANNOTATION_OTHER_GPU} & notes.keys():
         yield _note(key, "a claim cannot say beside which pods its GPUs are", "remove it")
     most = _MOST_GPUS if len(asking) == 1 else _MOST_REQUESTS

@@ -126,6 +126,7 @@ MANY = ",".join(f"GPU-{number:060}" for number in range(16))
     ("value", "field", "fix"),
     [
         (pod(nodeName="a"), "spec.nodeName", "node affinity"),
+        (pod(resourceClaims=[{"name": "gpushare"}]), "spec.resourceClaims", "another name"),
         (pod(notes={names.ANNOTATION_SAME_GPU: "a=b"}), "same-gpu-as", "remove it"),
         (pod(notes={names.ANNOTATION_OTHER_GPU: "a=b"}), "other-gpu-than", "remove it"),
         (pod(*(asking(name=f"c{i}") for i in range(5))), "spec.containers", "4 at most"),
