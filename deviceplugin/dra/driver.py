@@ -102,7 +102,7 @@ class ClaimDriver:
     def _prepare(self, ref: ClaimRef, is_wanted: Callable[[], bool]) -> Claim:
         asked = self._read(ref)
         self.store.load()
-        demand = {} if asked.uid in (self.store.prepared or {}) else self._demand(asked)
+        demand = self._demand(asked)
         with self._lock:
             latest, prepared = self.feed.latest, self.store.prepared or {}
             if latest is None or not self.is_known():
@@ -127,10 +127,11 @@ class ClaimDriver:
         """The annotation of the claim's pod that demands an enforced limit. Raises ClaimError: the pod is not known."""
         if claim.pod is None:
             return {}
-        if (pod := self.find_pod(claim.pod.uid)) is None:
+        pod, known = self.find_pod(claim.pod.uid), (self.store.prepared or {}).get(claim.uid)
+        if pod is None and (known is None or known.assumed):
             raise ClaimError(f"pod {claim.pod} is not known yet; the kubelet will try again")
         demand = {names.ANNOTATION_LIMIT: names.ENFORCED}
-        return demand if demand.items() <= pods_wire.annotations(pod).items() else {}
+        return demand if pod and demand.items() <= pods_wire.annotations(pod).items() else {}
 
     def unprepare(self, uid: str) -> None:
         """Nothing of the claim runs any more. May raise ClaimError."""

@@ -365,6 +365,20 @@ def test_a_pod_can_demand_an_enforced_limit_and_is_waited_for_to_know(world: Wor
         )
 
 
+def test_a_demand_also_counts_where_a_claim_is_only_assumed_to_be_prepared(world: World) -> None:
+    world.seed(claim("a", ("r", 0, "1")))
+    world.checkpoint.unlink()
+    world.start()
+    with world.running() as server:
+        world.pods["a-pod"] = None
+        assert "is not known yet" in world.prepared(server, "a")["a"]
+        world.pods["a-pod"] = make_pod(annotations={names.ANNOTATION_LIMIT: "enforced"})
+        for _ in range(2):  # the plugin may have ended before the limit was in place
+            world.limited.clear()
+            assert len(world.prepared(server, "a")["a"]) == 1
+            assert [start.annotations for start in world.limited] == [{names.ANNOTATION_LIMIT: "enforced"}]
+
+
 def test_sockets_that_others_remove_are_made_again(world: World) -> None:
     with world.running() as server:
         server.registration.unlink()
