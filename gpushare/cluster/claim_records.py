@@ -83,9 +83,11 @@ def of_pod(found: Iterable[ClaimRecord]) -> PodRecord | None:
 
 
 def view(node: NodeRecord) -> NodeRecord | None:
-    """A node as claims see it; None if it has no GPU of mode dra."""
+    """As kube-scheduler sees it: MIG instances as any GPU, and no list of unhealthy ones. None without mode dra."""
     inventory = node.inventory
     if inventory is None or not inventory.dra:
         return None
-    gpus = tuple(replace(gpu, uuid=GpuUuid(claims.device_name(gpu.uuid)), extra_mib=0) for gpu in inventory.dra)
-    return replace(node, inventory=replace(inventory, gpus=gpus, dra=(), left_out=()))
+    gpus = tuple(
+        replace(gpu, uuid=GpuUuid(claims.device_name(gpu.uuid)), extra_mib=0, mig=None) for gpu in inventory.dra
+    )
+    return replace(node, inventory=replace(inventory, gpus=gpus, dra=(), left_out=()), unhealthy=frozenset())

@@ -12,7 +12,7 @@ from gpushare import names
 from gpushare.identity import NodeName, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
-from testing.builders import Json, make_claim, make_container, make_inventory, make_node, make_pod
+from testing.builders import Json, make_claim, make_container, make_inventory, make_mig, make_node, make_pod
 from testing.controller.bypassing import EVENTS
 from testing.controller.world import NODES, World
 from tests.unit.controller.conftest import lines
@@ -217,3 +217,15 @@ def test_a_node_whose_gpus_change_their_mode_changes_for_claims(cluster: Cluster
         cluster.api.edit(f"{NODES}/{name}", lambda found: found["metadata"].update(annotations=annotations))
     cluster.see()
     assert cluster.told() == [NO_NODES]
+
+
+def test_claims_get_several_mig_instances_and_no_gpu_of_gpu_mem_where_one_is_called_unhealthy(cluster: Cluster) -> None:
+    both = replace(make_inventory(99), dra=(make_mig(1, 0, 10), make_mig(1, 1, 10)))
+    annotations = make_node(both)["metadata"]["annotations"]
+    cluster.state.index.set_unhealthy(NodeName("node-a"), frozenset({7}))
+    cluster.api.edit(f"{NODES}/node-a", lambda found: found["metadata"].update(annotations=annotations))
+    cluster.see()
+    cluster.claim("two", ask("9Gi", count=2))
+    assert cluster.told() == []
+    cluster.claim("new", ask("11Gi"))
+    assert cluster.told()[0].startswith("needs 11 GiB on one GPU; free per GPU on node-a: 10, 10 GiB")
