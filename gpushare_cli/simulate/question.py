@@ -254,10 +254,10 @@ def _claiming(pods: Iterable[Pod], known: Mapping[tuple[str, str], Found]) -> It
             continue
         asked: list[ContainerRequest] = []
         for each in fields.objects(pod.value["spec"], "resourceClaims", "spec"):
-            name = str(each.get("resourceClaimTemplateName"))
+            name = str(each.get("resourceClaimTemplateName") or each.get("resourceClaimName"))
             template = known.get((pod.ref.namespace, name))
-            if template is None:
-                pod = replace(pod, problem=f"its ResourceClaimTemplate {name} is not in the input")  # noqa: PLW2901
+            if template is None or template.kind != objects.TEMPLATE:
+                pod = replace(pod, problem=f"ResourceClaimTemplate {name} is not in the input")  # noqa: PLW2901
                 break
             with template.named():
                 spec = fields.mapping(template.value, "spec", "template").get("spec")

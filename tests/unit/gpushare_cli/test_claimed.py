@@ -236,7 +236,7 @@ def test_pods_with_claims_go_where_claims_leave_room_and_gpu_mem_is_of_other_gpu
         "plain": ("Placed", "node-a"),
     }
     assert found["waits"]["message"].startswith("needs 13 GiB on one GPU; free per GPU on node-a: 12, 1 GiB")
-    assert found["lost"]["message"] == "its ResourceClaimTemplate none is not in the input"
+    assert found["lost"]["message"] == "ResourceClaimTemplate none is not in the input"
 
 
 @pytest.mark.parametrize(("weight", "nodes"), [(None, 2), (9, 1)])
