@@ -8,17 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.cluster_table import ClusterTable
-from controller.index import Index
+from controller.index import Index, Snapshot
 from controller.state import ClusterState
 from gpushare.cluster import claim_records
 from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.errors import WireError
-from gpushare.identity import PodUid
+from gpushare.identity import PodRef, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.request import RequestShape
 from gpushare.runtime import logs
+from gpushare.runtime.clock import Clock
+from gpushare.wire import pods as pods_wire
 
 _LOG: Final = logging.getLogger(__name__)
+_LATE_S: Final = 60.0  # a claim is seen by then, if there is one
 NO_NODES: Final = "no node shares GPUs by ResourceClaims: an administrator has to annotate one with gpushare.dev/mode"
 
 
@@ -28,11 +31,32 @@ class Claims:
 
     state: ClusterState
     table: ClusterTable
+    clock: Clock
+    _given_up: dict[PodRef, float] = field(default_factory=dict)  # when each was last seen so
 
-    def shape(self, pod: PodUid) -> RequestShape | None:
+    def shape(self, pod: PodRef) -> RequestShape | None:
         """What a pod's claims ask for; None if they are allocated, or not known."""
-        pending = self.state.index.pending(pod)
-        return pending.request.shape if pending is not None and pending.request is not None else None
+        pending = self.state.index.pending(pod.uid)
+        known = pending is not None and pending.ref.namespace == pod.namespace
+        return pending.request.shape if known and pending and pending.request else None
+
+    def note(self, pod: JsonObject) -> None:
+        """A pod was seen. Raises WireError."""
+        if pods_wire.has_claims(pod):
+            self._given_up.pop(ref := pods_wire.ref(pod), None)
+            if pods_wire.is_unschedulable(pod):
+                self._given_up[ref] = self.clock.monotonic()
+
+    def snapshot(self) -> Snapshot:
+        """As it is now, of pods that wait those for which claims were made, and whether kube-scheduler gave up."""
+        found = self.state.index.snapshot()
+        waiting = {pod.ref: pod for pod in found.pending if pod.unschedulable}
+        now = self.clock.monotonic()
+        for ref, seen in list(self._given_up.items()):
+            if ref not in waiting and now - seen >= _LATE_S:
+                self._given_up.pop(ref, None)
+        pods = [replace(pod, unschedulable=ref in self._given_up) for ref, pod in waiting.items()]
+        return replace(found, pods=pods)
 
 
 @dataclass(frozen=True, slots=True)

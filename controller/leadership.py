@@ -22,7 +22,7 @@ from controller.reconcile.waiting import WaitingPods
 from controller.reconcile.writer import Writer
 from controller.state import ClusterState
 from controller.supervisor import Fence
-from controller.watches import NodeSink, OptionalWatch, PodSink
+from controller.watches import ASK_AGAIN_S, NodeSink, OptionalWatch, PodSink
 from gpushare import names
 from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.kube.api import KubeApi
@@ -62,7 +62,8 @@ class Leadership:
         self.threads: list[threading.Thread] = []  # of this term; they end soon after `stop`
         dra = self.claims.state.index if self.claims is not None else None
         self.nodes = Reflector(api=api, path="/api/v1/nodes", sink=NodeSink(state.index, dra), clock=clock)
-        self.pods = Reflector(api=api, path="/api/v1/pods", sink=PodSink(state.index), clock=clock)
+        pods = PodSink(state.index, self.claims.note) if self.claims is not None else PodSink(state.index)
+        self.pods = Reflector(api=api, path="/api/v1/pods", sink=pods, clock=clock)
         self.budgets = watches.disruption_budgets(api=api, clock=clock)
         self.unhealthy = watches.unhealthy_gpus(api=api, clock=clock, index=state.index)
         self.namespaces = watches.namespace_policies(api=api, clock=clock, index=state.index)
@@ -98,9 +99,10 @@ class Leadership:
             nudges=False,  # kube-scheduler knows itself when a claim may fit
             no_nodes=NO_NODES,
         )
-        # It keeps no one waiting: it ranks and explains, and an older server has no such objects.
-        self._claims = (Reflector(api=self.api, path=path, sink=ClaimSink(index), clock=self.clock),)
-        self.reconciler.others = (*self.reconciler.others, lambda _: waiting.tick(index.snapshot()))
+        # It keeps no one waiting: it ranks and explains.
+        sink = ClaimSink(index)
+        self._claims = (Reflector(api=self.api, path=path, sink=sink, clock=self.clock, optional=True),)
+        self.reconciler.others = (*self.reconciler.others, lambda _: waiting.tick(claims.snapshot()))
         self.reconciler.waiting_claims = waiting
 
     def start(self, on_lost: Callable[[], None]) -> None:
@@ -112,6 +114,10 @@ class Leadership:
 
     def is_read(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    def claims_stale_for(self) -> float:
+        """Seconds since the server last answered about ResourceClaims; not a number while they are not read."""
+        return next((each.stale_for() for each in self._claims if each.synced.is_set()), float("nan"))
 
     def unready(self) -> str:
         """Why the extender must not be asked; empty if it may."""
@@ -147,12 +153,19 @@ class Leadership:
                 return
         watched: tuple[Reflector[Any] | OptionalWatch[Any], ...] = (*self._reflectors, *self._optional, *self._claims)
         for watch in watched:
-            self._spawn(f"watch {watch.path}", functools.partial(watch.run, self._stop_working), on_lost)
+            self._spawn(f"watch {watch.path}", functools.partial(self._watch, watch), on_lost)
         self._chores = self._spawn("reconcile", self._reconcile, on_lost)
         while self.leading() and not self._dead_watch():
             if self.clock.wait(self._stop_working, _TICK_S):
                 return
         on_lost()
+
+    def _watch(self, watch: Reflector[Any] | OptionalWatch[Any]) -> None:
+        while not self._stop_working.is_set():
+            watch.run(
+                self._stop_working
+            )  # ends before where it may: an older server has no claims, or there is no right
+            self.clock.wait(self._stop_working, ASK_AGAIN_S)
 
     def _dead_watch(self) -> bool:
         dead = [(watch.path, stale_s) for watch in self._reflectors if (stale_s := watch.stale_for()) > self.dead_s]

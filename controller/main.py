@@ -54,7 +54,12 @@ class Controller:
         self._stopping = threading.Event()
         self._fence = fence
         self._probes = probes
-        state = _state(settings)
+        state = ClusterState(
+            resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
+            policy=settings.gpu_policy,
+            in_doubt_s=settings.in_doubt_seconds,
+            reduced=settings.refusal_detail == "reduced",
+        )
         table = ClusterTable(state, clock)
         outlooks = Outlooks(state.index, table, clock)
         refusals = Refusals(clock)
@@ -115,17 +120,11 @@ class Controller:
 
 
 def _claims(settings: Settings, clock: Clock) -> Claims:
-    state = _state(settings)
-    return Claims(state=state, table=ClusterTable(state, clock))
-
-
-def _state(settings: Settings) -> ClusterState:
-    return ClusterState(
-        resource_config=ResourceConfig(unit=settings.memory_unit, whole_gpus=settings.whole_gpus),
-        policy=settings.gpu_policy,
-        in_doubt_s=settings.in_doubt_seconds,
-        reduced=settings.refusal_detail == "reduced",
+    # Claims are in bytes, and nodes count them in no unit.
+    state = ClusterState(
+        resource_config=ResourceConfig(), policy=settings.gpu_policy, reduced=settings.refusal_detail == "reduced"
     )
+    return Claims(state=state, table=ClusterTable(state, clock), clock=clock)
 
 
 class Server:
@@ -240,6 +239,7 @@ def readings(leadership: Leadership, outlooks: Outlooks) -> Readings:
         ("gpushare_watch_pods_age_seconds", f"{age} pods", on.pods.stale_for),
         ("gpushare_watch_disruption_budgets_age_seconds", evictions, on.budgets.stale_for),
         ("gpushare_watch_unhealthy_gpus_age_seconds", ill, on.unhealthy.stale_for),
+        ("gpushare_watch_claims_age_seconds", f"{age} ResourceClaims{optional}", on.claims_stale_for),
         ("gpushare_watch_namespaces_age_seconds", f"{age} namespaces{optional}", on.namespaces.stale_for),
         ("gpushare_outlook_epoch", epoch, lambda: outlooks.outlook.epoch),
         ("gpushare_outlook_age_seconds", seen, outlooks.age_s),

@@ -72,9 +72,11 @@ class PodSink:
     """Sink of the watch of all pods. Of those that ask for no GPU only what they take of their nodes is kept."""
 
     index: Index
+    note: Callable[[JsonObject], None] = lambda _: None  # who else looks at each, and may raise WireError
 
     def read(self, pod: JsonObject) -> AnyPod | None:
         try:
+            self.note(pod)
             return pod_records.read(pod, self.index.resource_config) or pod_records.non_gpu_pod(pod)
         except WireError as error:
             _complain("pod", error)
@@ -104,6 +106,7 @@ class OptionalWatch(Generic[V]):
     params: Mapping[str, str] = field(default_factory=dict)  # label selectors
     changed: Callable[[Mapping[str, V], Mapping[str, V]], None] = lambda _before, _now: None
     by_key: Mapping[str, V] = field(init=False, default_factory=dict)  # replaced as a whole: readers take no lock
+    is_listed: bool = field(init=False, default=False)  # whether all of it was read once
     _synced: threading.Event = field(init=False, default_factory=threading.Event)
     _refused: threading.Event = field(init=False, default_factory=threading.Event)
     _running: "Reflector[Found[V]] | None" = field(init=False, default=None)
@@ -167,6 +170,7 @@ class OptionalWatch(Generic[V]):
             return None
 
     def replace(self, found: "list[Found[V]]") -> None:
+        self.is_listed = True
         self._keep({key: value for key, value in found if value is not None})
 
     def upsert(self, found: "Found[V]") -> None:

@@ -158,7 +158,7 @@ class Extender:
         if pods_wire.needs_gpu(args.pod, self.state.resource_config):
             return b"[]", "gpu"
         self._check_ready()
-        shape = self.claims.shape(pods_wire.ref(args.pod).uid) if self.claims is not None else None
+        shape = self.claims.shape(pods_wire.ref(args.pod)) if self.claims is not None else None
         if self.claims is not None and shape is not None:
             grades = self.claims.table.grades(PodKind(shape, NOTHING), args.names)
             return args.names.priorities(grades), "claims"

@@ -91,7 +91,8 @@ class ClaimTemplates:
             self._turns[key[0]] = now
             self._failed[key] = replace(self._failed[key], at=now)  # also where the server fails for this one only
             self._make(key, *waiting[key], now)
-        for key in [key for key, at in self._used.items() if now - at >= UNUSED_S][:CALLS]:
+        unused = [key for key, at in self._used.items() if now - at >= UNUSED_S] if self.watch.is_listed else []
+        for key in unused[:CALLS]:
             self._remove(key)
 
     def _list(self, now: float) -> None:

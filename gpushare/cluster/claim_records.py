@@ -14,7 +14,7 @@ from gpushare.identity import ContainerName, GpuUuid, NodeName, PodRef
 from gpushare.model.capacity import Ask
 from gpushare.model.ledger import Allocation, Grant
 from gpushare.model.request import ContainerRequest, PodRequest, RequestShape
-from gpushare.units import MIB
+from gpushare.units import GIB, MIB
 from gpushare.wire import claims
 from gpushare.wire.fields import JsonObject
 
@@ -90,4 +90,4 @@ def view(node: NodeRecord) -> NodeRecord | None:
     gpus = tuple(
         replace(gpu, uuid=GpuUuid(claims.device_name(gpu.uuid)), extra_mib=0, mig=None) for gpu in inventory.dra
     )
-    return replace(node, inventory=replace(inventory, gpus=gpus, dra=(), left_out=()), unhealthy=frozenset())
+    return replace(node, inventory=replace(inventory, gpus=gpus, dra=(), left_out=(), unit=GIB), unhealthy=frozenset())

@@ -161,13 +161,12 @@ def non_gpu_pod(pod: Mapping[str, Any]) -> NonGpuPod | None:
 
 def _pending(pod: Mapping[str, Any], ref: PodRef, resource_config: ResourceConfig) -> Pending:
     retry = fields.text(pods_wire.labels(pod), names.LABEL_RETRY, "metadata.labels")
-    scheduled = fields.condition(pod, "PodScheduled", "pod")
     request, problem = _request(pod, resource_config)
     return Pending(
         ref=ref,
         request=request,
         problem=problem,
-        unschedulable=scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable",
+        unschedulable=pods_wire.is_unschedulable(pod),
         retry=retry,
         owner=_owner(pod) if request is not None and request.shape.only_cdi else "",
         overridden=fields.text(pods_wire.annotations(pod), names.ANNOTATION_OVERRIDDEN, "metadata.annotations"),

@@ -102,6 +102,12 @@ def asking(pod: Pod, resource_config: ResourceConfig) -> list[str]:
     ]
 
 
+def is_unschedulable(pod: Mapping[str, Any]) -> bool:
+    """Whether a scheduler has tried it and given up for now. Raises WireError."""
+    scheduled = fields.condition(pod, "PodScheduled", "pod")
+    return scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+
+
 def has_claims(pod: Mapping[str, Any]) -> bool:
     """Whether it has ResourceClaims, of whatever class. Raises WireError."""
     return bool(fields.objects(fields.mapping(pod, "spec", "pod"), "resourceClaims", "spec"))

@@ -155,6 +155,7 @@ USES: Final[Mapping[str, str]] = {
     "gpushare_watch_disruption_budgets_age_seconds": "",
     "gpushare_watch_unhealthy_gpus_age_seconds": "",
     "gpushare_watch_namespaces_age_seconds": "",
+    "gpushare_watch_claims_age_seconds": "",
     "gpushare_plugin_gpus": "mig, cgroup, mps, hami-core, watchdog, advisory",
     "gpushare_plugin_gpu_memory_bytes": "capacity by GPU, with its model",
     "gpushare_plugin_gpu_memory_usable_bytes": "capacity that counts",

@@ -76,10 +76,10 @@ class World:
         self.writer = Writer(api=self.api, clock=self.clock, leading=lambda: self.leads)
         self.reconciler = Reconciler(writer=self.writer, state=self.state, table=self.table, refusals=self.refusals)
         dra = ClusterState(resource_config=resource_config, policy=policy, reduced=reduced)
-        self.claims = Claims(state=dra, table=ClusterTable(dra, self.clock))
+        self.claims = Claims(state=dra, table=ClusterTable(dra, self.clock), clock=self.clock)
         self.claim_sink = ClaimSink(dra.index)
         self.node_sink = NodeSink(self.state.index, dra.index)
-        self.pod_sink = PodSink(self.state.index)
+        self.pod_sink = PodSink(self.state.index, self.claims.note)
         self.unhealthy = watches.unhealthy_gpus(api=self.api, clock=self.clock, index=self.state.index)
         self._version = ""
         self._client: Client | None = None

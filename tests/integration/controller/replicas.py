@@ -107,7 +107,7 @@ class Term:
             state=self.state,
             table=ClusterTable(self.state, clock),
             refusals=Refusals(clock),
-            claims=Claims(state=dra, table=ClusterTable(dra, clock)),
+            claims=Claims(state=dra, table=ClusterTable(dra, clock), clock=clock),
             pod=pod,
             quiet_s=quiet_s,
             dead_s=dead_s,

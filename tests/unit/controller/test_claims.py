@@ -9,12 +9,12 @@ from controller.claims import NO_NODES
 from controller.reconcile.node_requests import Refusals
 from controller.reconcile.waiting import FITS, NOT_TRIED, WaitingPods
 from gpushare import names
-from gpushare.identity import NodeName, PodUid
+from gpushare.identity import NodeName, PodRef, PodUid
 from gpushare.kube.api import JsonObject
 from gpushare.model.ledger import NodeLedger
 from testing.builders import Json, make_claim, make_container, make_inventory, make_mig, make_node, make_pod
 from testing.controller.bypassing import EVENTS
-from testing.controller.world import NODES, World
+from testing.controller.world import NODES, PODS, World
 from tests.unit.controller.conftest import lines
 
 TEAM = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims"
@@ -54,8 +54,19 @@ class Cluster(World):
             metadata["ownerReferences"] = [{**OWNER, "name": owner, "uid": f"uid-of-{owner}"}]
         made |= {"metadata": metadata, "spec": {"devices": {"requests": list(asks)}}}
         seeded = self.api.seed(TEAM, made)
+        if owner and not held and not any(each["metadata"]["name"] == owner for each in self.api.objects(PODS)):
+            self.give_up(owner)
         self.see()
         return seeded
+
+    def give_up(self, name: str, *, namespace: str = "team", gate: bool = False) -> None:
+        """A pod with claims, which kube-scheduler has tried in vain, unless it waits behind a gate."""
+        pod = make_pod(make_container(), name=name, namespace=namespace)
+        pod["metadata"]["uid"] = f"uid-of-{name}"
+        pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "x"}]
+        reason = "SchedulingGated" if gate else "Unschedulable"
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": reason}]
+        self.api.seed(f"/api/v1/namespaces/{namespace}/pods", pod)
 
     def ranked(self, pod: str) -> dict[str, int]:
         made = make_pod(make_container(), name=pod, namespace="team")
@@ -64,7 +75,7 @@ class Cluster(World):
         return {each["Host"]: each["Score"] for each in answer}
 
     def told(self) -> list[str]:
-        self.waiting.tick(self.claims.state.index.snapshot())
+        self.waiting.tick(self.claims.snapshot())
         return [event["message"] for event in self.api.objects(EVENTS)]
 
 
@@ -139,7 +150,7 @@ def test_a_pod_waits_for_all_of_its_claims_together(cluster: Cluster) -> None:
     assert cluster.told()[0].startswith("needs 6 GiB on one GPU (gpu) + 6 GiB on one GPU (gpu)")
     cluster.api.delete(f"{TEAM}/two")
     cluster.see()
-    shape = cluster.claims.shape(PodUid("uid-of-web"))
+    shape = cluster.claims.shape(PodRef(namespace="team", name="web", uid=PodUid("uid-of-web")))
     assert shape is not None
     assert len(shape.containers) == 1
 
@@ -147,7 +158,7 @@ def test_a_pod_waits_for_all_of_its_claims_together(cluster: Cluster) -> None:
 def test_a_claim_that_no_pod_made_is_counted_and_no_one_is_told_of_it(cluster: Cluster) -> None:
     cluster.claim("alone", ask("11Gi"), of="")
     assert cluster.told() == []
-    assert cluster.waiting.counts["team", NOT_TRIED] == 1
+    assert not any(cluster.waiting.counts.values())
     allocated = make_claim("alone", **held(8))["status"]
     cluster.api.edit(f"{TEAM}/alone", lambda found: found.update(status=allocated))
     cluster.see()
@@ -229,3 +240,37 @@ def test_claims_get_several_mig_instances_and_no_gpu_of_gpu_mem_where_one_is_cal
     assert cluster.told() == []
     cluster.claim("new", ask("11Gi"))
     assert cluster.told()[0].startswith("needs 11 GiB on one GPU; free per GPU on node-a: 10, 10 GiB")
+
+
+def test_a_pod_behind_a_gate_is_told_nothing_and_counts_as_not_tried(cluster: Cluster) -> None:
+    cluster.give_up("new", gate=True)
+    cluster.claim("new", ask("11Gi"))
+    assert cluster.told() == []
+    assert cluster.waiting.counts["team", NOT_TRIED] == 1
+
+
+def test_a_pod_is_remembered_as_long_as_its_claim_may_be_late_or_waits(cluster: Cluster) -> None:
+    cluster.give_up("new")
+    cluster.see()
+    cluster.clock.at += 59
+    assert cluster.told() == []
+    cluster.claim("new", ask("11Gi"))
+    cluster.clock.at += 600
+    assert len(cluster.told()) == 1
+    cluster.api.delete(f"{TEAM}/new")
+    cluster.see()
+    cluster.told()
+    cluster.claim("new", ask("12Gi"))
+    assert cluster.claims.snapshot().pending[0].unschedulable is False
+
+
+def test_a_claim_that_names_a_pod_of_another_namespace_tells_and_ranks_nothing_there(cluster: Cluster) -> None:
+    cluster.give_up("victim")
+    forged = cluster.claim("forged", ask("11Gi"), of="victim")
+    cluster.api.delete(f"{TEAM}/forged")
+    cluster.see()
+    forged["metadata"] |= {"namespace": "evil", "resourceVersion": ""}
+    cluster.api.seed(TEAM.replace("team", "evil"), forged)
+    cluster.see()
+    assert cluster.told() == []
+    assert cluster.claims.shape(PodRef(namespace="team", name="victim", uid=PodUid("uid-of-victim"))) is None

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -204,7 +204,7 @@ CROWD = 600  # more than a page
 class Once(PodSink):
     """Ends its reflector after the first list."""
 
-    stop: threading.Event
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def replace(self, found: list[AnyPod]) -> None:
         super().replace(found)
@@ -228,7 +228,7 @@ def test_a_stale_cache_does_not_grant_a_gpu_twice(catches_up: bool) -> None:
     stop = threading.Event()
     for node in world.api.objects(NODES):
         NodeSink(world.state.index).upsert(node_records.read(node))
-    Reflector(api=world.api, path=PODS, sink=Once(world.state.index, stop), clock=world.clock).run(stop)
+    Reflector(api=world.api, path=PODS, sink=Once(world.state.index, stop=stop), clock=world.clock).run(stop)
     assert world.bind(second).error != ""
     assert world.held_by(second) is None
     assert world.audit() == []
