@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
@@ -80,9 +80,16 @@ def tenant(system: System, dra: Mapping[str, Gpu]) -> Iterator[RestClient]:
         kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    pod: Json
+    shares: list[tuple[str, int]]
+    printed: Mapping[str, Mapping[str, str]]
+
+
 @pytest.fixture(scope="module")
-def tried(system: System, tenant: RestClient) -> Iterator[Mapping[str, Json]]:
-    """The pods, all of whose containers have started."""
+def tried(system: System, tenant: RestClient) -> Mapping[str, Tried]:
+    """What became of the pods, by their names; they are gone by now."""
     for attempt in ON_NODES:
         tenant.create(PODS, attempt.pod, timeout_s=30)
 
@@ -91,30 +98,26 @@ def tried(system: System, tenant: RestClient) -> Iterator[Mapping[str, Json]]:
         return all(of_pods) and all(has_started(status) for statuses in of_pods for status in statuses)
 
     system.eventually("all containers have started", started, of=NAMESPACE)
-    yield {each["metadata"]["name"]: each for each in system.pods(NAMESPACE)}
+    pods = {each["metadata"]["name"]: each for each in system.pods(NAMESPACE)}
+    printed: dict[str, dict[str, Mapping[str, str]]] = {name: {} for name in pods}
+    for (name, of), variables in system.environments(NAMESPACE, *pods).items():
+        printed[name][of] = variables
+    found = {name: Tried(pod, allocated(claim_of(system, pod)), printed[name]) for name, pod in pods.items()}
     system.delete_all(NAMESPACE)
-
-
-@pytest.fixture(scope="module")
-def printed(system: System, tried: Mapping[str, Json]) -> Mapping[tuple[str, str], Mapping[str, str]]:
-    return system.environments(NAMESPACE)
+    return found
 
 
 @pytest.mark.parametrize("attempt", ON_NODES, ids=lambda each: each.name)
 def test_a_container_sees_the_gpu_of_its_claim_and_no_other(
-    system: System,
-    dra: Mapping[str, Gpu],
-    tried: Mapping[str, Json],
-    printed: Mapping[tuple[str, str], Mapping[str, str]],
-    attempt: Attempt,
+    dra: Mapping[str, Gpu], tried: Mapping[str, Tried], attempt: Attempt
 ) -> None:
-    pod = tried[attempt.name]
-    [(device, memory)] = allocated(claim_of(system, pod))
+    found = tried[attempt.name]
+    [(device, memory)] = found.shares
     gpu = dra[device]
     own = checks.Seen(told=str(gpu.uuid), devices=f"nvidia{gpu.index}", openable=str(gpu.index))
     assert memory == 1 << 30
-    for each in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
-        seen = checks.seen_by(printed[attempt.name, each["name"]])
+    for each in (*found.pod["spec"].get("initContainers", ()), *found.pod["spec"]["containers"]):
+        seen = checks.seen_by(found.printed[each["name"]])
         expected = own if each.get("resources", {}).get("claims") else checks.NOTHING
         if attempt.lies:
             seen = replace(seen, told=expected.told)
@@ -243,7 +246,6 @@ def test_a_claim_that_its_owner_deletes_under_a_running_pod_frees_nothing_on_the
     system: System, tenant: RestClient, dra: Mapping[str, Gpu], namespace: str
 ) -> None:
     """kube-scheduler forgets it, and allocates the same memory to the next pod, which does not start."""
-    system.delete_all(NAMESPACE)  # what was tried before
     tenant.create(TEMPLATES, template("most", 20))
     for i in range(len(dra)):
         tenant.create(PODS, claiming(f"holder-{i}", "most"))
@@ -258,6 +260,7 @@ def test_a_claim_that_its_owner_deletes_under_a_running_pod_frees_nothing_on_the
     assert disturb.container_processes(system.pod(NAMESPACE, "holder-0"))
     system.delete(NAMESPACE, "holder-0")
     system.running(namespace, "next")
+    system.delete_all(NAMESPACE)
 
 
 def _claims(system: System) -> list[Json]:
