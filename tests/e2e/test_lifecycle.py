@@ -322,7 +322,7 @@ def it_goes_back(system: System, namespace: str, old: Tree, files: Path) -> None
     checks.the_ledger_is_right(system)
 
 
-def values(**changed: object) -> Json:
+def values(system: System, **changed: object) -> Json:
     """What the tests' own kustomization says."""
     lease = {"leaseSeconds": 6, "renewSeconds": 3, "retrySeconds": 0.5, "bindSeconds": 1}
     certificates = {"certCheckS": 2, "certPropagationS": 5, "certRetireS": 10, "gracefulTimeoutS": 1}
@@ -330,6 +330,7 @@ def values(**changed: object) -> Json:
     written |= {"controller": {"settings": lease}, "webhook": {"settings": certificates}}
     written |= {"devicePlugin": {"settings": {"publishInterval": 2}}}
     written |= {"image": {"registry": NO_REGISTRY}, "runtimeClass": {"refuse": "nothing"}}
+    written |= {component: {"enabled": True} for component in components_of(system.cluster)}
     return merged(written, changed)
 
 
@@ -345,11 +346,11 @@ def write(helm: Administrator, document: Json) -> None:
 
 
 def a_release_takes_over_is_upgraded_and_goes_back(system: System, namespace: str, helm: Administrator) -> None:
-    write(helm, values())
+    write(helm, values(system))
     helm.follows("take over what kubectl has installed")
     deployed(system, revision=1)  # that it serves is seen when it is back
 
-    write(helm, values(image={"tag": "next"}, settings={"logLevel": "debug"}))
+    write(helm, values(system, image={"tag": "next"}, settings={"logLevel": "debug"}))
     helm.follows("upgrade")
     system.create(namespace, replica_set(make_pod("during-release"), MEANWHILE))
     deployed(system, revision=2)
@@ -379,7 +380,7 @@ def the_release_goes_and_comes_back(system: System, namespace: str, helm: Admini
     for node in system.cluster.nodes:
         if known := installation.hand_over_label(node.runtime):  # which the removal took from it
             system.cluster.kubectl("label", "node", node.name, *known)
-    write(helm, values())
+    write(helm, values(system))
     theirs = "/apis/node.k8s.io/v1/runtimeclasses/nvidia"  # an administrator's own
     system.cluster.kubectl("annotate", "runtimeclass", "nvidia", "meta.helm.sh/release-name-")
     helm.follows("install", "--all")
