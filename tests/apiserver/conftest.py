@@ -69,7 +69,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         dra, patches = {}, [choice] if running.has_policies else []
         if running.version >= CLAIMS_SINCE:
             # Of the component, what is not about device plugins; of the chart, what is about translated pods.
-            values = {"kubeVersion": "1.36.0", "dra": {"enabled": True, "translate": True}}
+            values = {"kubeVersion": "1.36.0", "wholeGpus": True, "dra": {"enabled": True, "translate": True}}
             found = helm.without_helms_own(helm.render(values))
             running.create(each for each in found if each["metadata"]["name"] in OF_CLAIMS)
             patches += [each for each in found if each["kind"] == "MutatingWebhookConfiguration"]
