@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare import units
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.errors import InvalidRequestError, WireError
 from gpushare.identity import GpuUuid, NodeName
 from gpushare.model.gpu import Gpu, Limit, NodeInventory
@@ -177,9 +178,33 @@ def with_claims(report: Report, allocated: Sequence[Object] | None) -> Report:
 
 
 def node_row(inventory: NodeInventory, on_it: Iterable[Object], notes: list[str]) -> NodeRow:
-    unit = inventory.unit
     holding = (pod for pod in on_it if reading.may_hold_gpus(pod) and pods_wire.holds_gpus(pod))
-    pods = [row for pod in holding if (row := _pod_row(pod, inventory, notes))]
+    return _row(inventory, [row for pod in holding if (row := _pod_row(pod, inventory, notes))])
+
+
+def claimed_row(inventory: NodeInventory, claims: Iterable[ClaimRecord]) -> NodeRow:
+    """Of a node's GPUs of mode dra, with what claims hold of them in place of pods: a row for each claim's pod."""
+    inventory = replace(inventory, gpus=inventory.dra, dra=())
+    known = {claims_wire.device_name(gpu.uuid): gpu.uuid for gpu in inventory.gpus}
+    pods = []
+    for claim in claims:
+        grants = [replace(each, gpus=tuple(known[gpu] for gpu in each.gpus if gpu in known)) for each in claim.grants]
+        found = Allocation(pod=claim.pod, node=inventory.node, grants=tuple(grants))
+        held = NodeLedger.of(inventory).held(found)
+        row = PodRow(
+            namespace=claim.pod.namespace,
+            name=claim.pod.name,
+            held={gpu.index: held[gpu.uuid] for gpu in inventory.gpus if gpu.uuid in held},
+            shares=tuple(shares(found, inventory)),
+            pending_mib=0,
+            since="",
+        )
+        pods.append(row)
+    return _row(inventory, [row for row in pods if row.held])
+
+
+def _row(inventory: NodeInventory, pods: Sequence[PodRow]) -> NodeRow:
+    unit = inventory.unit
     gpus = tuple(
         GpuRow(
             gpu=gpu,

@@ -188,7 +188,8 @@ class Live:
     def _view(self, name: str) -> NodeView | None:
         node, pods, unhealthy = self.watched.node(name, self.scope)
         if self.scope.nodes:
-            return views.of_node(node, pods, unhealthy, self._uses.get(NodeName(name))) if node is not None else None
+            claims, use = self.watched.claims(name, self.scope), self._uses.get(NodeName(name))
+            return views.of_node(node, pods, unhealthy, use, claims) if node is not None else None
         return views.of_unread_node(NodeName(name), pods, self._settings.memory_unit or GIB)
 
     def _tell_ends(self, changed: Iterable[str], now: datetime) -> None:

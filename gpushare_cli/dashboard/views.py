@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare import names, units
 from gpushare.cluster import node_records, pod_records
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.cluster.pod_records import Bound, Bypassed, Pending
 from gpushare.errors import WireError
 from gpushare.identity import GpuUuid, NodeName, by_index
@@ -135,14 +136,29 @@ class Overview:
     stale: str = ""
 
 
-def of_node(node: Object, pods: Sequence[Object], unhealthy: frozenset[int], use: NodeUse | None) -> NodeView | None:
+def of_node(
+    node: Object,
+    pods: Sequence[Object],
+    unhealthy: frozenset[int],
+    use: NodeUse | None,
+    claims: Sequence[ClaimRecord] | None = None,
+) -> NodeView | None:
     """A node with those pods on it that hold GPUs or ask for some; None if it shares none.
 
-    `unhealthy` are the numbers of its GPUs that Aliyun's ConfigMap calls so; `use` is None if its plugin was not asked.
+    `unhealthy` are the numbers of its GPUs that Aliyun's ConfigMap calls so; `use` is None if its plugin was not asked,
+    `claims` if they may not be read.
     """
     name = node_records.name_of(node)
     built = holders.build([node], pods, {name: unhealthy})
-    return replace(of_row(built.nodes[0], use), notes=built.notes) if built.nodes else None
+    if not built.nodes:
+        return None
+    [row] = built.nodes
+    view = replace(of_row(row, use), notes=built.notes)
+    if claims is None or not view.claimed:
+        return view
+    numbers = {str(gpu.uuid): gpu.index for gpu in row.inventory.every}
+    cards = (*view.cards, *of_row(holders.claimed_row(row.inventory, claims), use).cards)
+    return replace(view, cards=tuple(sorted(cards, key=lambda card: numbers[card.uuid])), claimed=())
 
 
 def of_row(row: NodeRow, use: NodeUse | None) -> NodeView:

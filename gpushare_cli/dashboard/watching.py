@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from gpushare import names
-from gpushare.cluster import node_records, pod_records
+from gpushare.cluster import claim_records, node_records, pod_records
+from gpushare.cluster.claim_records import ClaimRecord
 from gpushare.cluster.pod_records import NonGpuPod
 from gpushare.errors import WireError
 from gpushare.identity import NodeName
@@ -25,6 +26,7 @@ from gpushare_cli.reading import Objects
 
 T = TypeVar("T")
 Object = Mapping[str, Any]
+_CLAIMS: Final = "ResourceClaims"
 _PODS_ONLY: Final = {"fieldSelector": "involvedObject.kind=Pod"}
 _STALE_S: Final = 150.0  # all is well below some 100 s: see `Reflector.stale_for`
 _TROUBLE_S: Final = 10.0  # a stream that is cut, and taken up again at the next try, is nothing to tell
@@ -125,11 +127,14 @@ class Watched:
             reduce=_keyed("name", partial(reading.kept, wanted=_OF_NODE)), changed=self._mark, lock=self._lock
         )
         self._unhealthy = Collection(reduce=_unhealthy, changed=self._mark, lock=self._lock)
+        self._claims = Collection(reduce=_claim, changed=self._claim_changed, lock=self._lock)
+        self._claims_on: dict[str, dict[str, ClaimRecord]] = {}  # by node and UID
+        self._ended: set[str] = set()
         self._events = _Events(reduce=_keyed("uid", reduced_event), changed=self._mark, lock=self._lock)
         self._pods: list[Collection[Object | NonGpuPod]] = []
 
         def add(what: str, path: str, sink: Collection[Any], params: Mapping[str, str] | None = None) -> None:
-            optional = what.startswith(("Events", "ConfigMaps"))
+            optional = what.startswith(("Events", "ConfigMaps", _CLAIMS))
             self.reflectors[what] = Reflector(
                 api=api, path=path, sink=sink, clock=clock, params=dict(params or {}), optional=optional
             )
@@ -137,6 +142,8 @@ class Watched:
         if scope.nodes:
             add("nodes", "/api/v1/nodes", self._nodes)
             add("ConfigMaps", reading.CONFIG_MAPS, self._unhealthy)
+            if scope.complete:
+                add(_CLAIMS, reading.CLAIMS, self._claims)
         for namespace in ("",) if scope.namespaces is None else scope.namespaces:
             of = f" of {namespace}" if namespace else ""
             self._pods.append(Collection(reduce=_keyed("uid", reduced_pod), changed=self._pod_changed, lock=self._lock))
@@ -145,11 +152,16 @@ class Watched:
 
     def start(self, stop: threading.Event) -> None:
         for name, reflector in self.reflectors.items():
-            threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
+            threading.Thread(target=self._run, args=(name, reflector, stop), name=name, daemon=True).start()
+
+    def _run(self, name: str, reflector: Reflector[Any], stop: threading.Event) -> None:
+        reflector.run(stop)
+        self._ended.add(name)  # it must not be read, or is not there
 
     @property
     def is_read(self) -> bool:
-        return all(each.synced.is_set() for each in self.reflectors.values() if not each.optional)
+        needed = {name: each for name, each in self.reflectors.items() if not each.optional or name == _CLAIMS}
+        return all(each.synced.is_set() or name in self._ended for name, each in needed.items())
 
     @property
     def problem(self) -> str:
@@ -176,6 +188,14 @@ class Watched:
     def mark(self, nodes: Iterable[str], of: Changes) -> None:
         with self._lock:
             of.nodes.update(nodes)
+
+    def claims(self, node: str, scope: Scope) -> Sequence[ClaimRecord] | None:
+        """Those on a node; None if they are not read."""
+        if (reflector := self.reflectors.get(_CLAIMS)) is None or not reflector.synced.is_set():
+            return None
+        with self._lock:
+            every = [claim for _, claim in sorted(self._claims_on.get(node, {}).items())]
+        return [claim for claim in every if scope.shows(claim.pod.namespace)]
 
     def node(self, name: str, scope: Scope) -> tuple[Object | None, Sequence[Object], frozenset[int]]:
         """A node, its pods that concern GPUs, and the numbers of GPUs that Aliyun's ConfigMap calls unhealthy."""
@@ -206,6 +226,13 @@ class Watched:
         for each in self._told:
             each.nodes.add(node)
 
+    def _claim_changed(self, uid: str, before: ClaimRecord | None, after: ClaimRecord | None) -> None:
+        for claim in filter(None, (before, after)):
+            self._claims_on.setdefault(claim.node or "", {}).pop(uid, None)
+            self._mark(claim.node or "", before, after)
+        if after is not None:
+            self._claims_on[after.node or ""][uid] = after
+
     def _pod_changed(self, uid: str, before: Object | NonGpuPod | None, after: Object | NonGpuPod | None) -> None:
         if isinstance(before, Mapping):
             self._on_node[pods_wire.node_of(before) or ""].pop(uid, None)
@@ -229,6 +256,11 @@ def _keyed(key: str, reduce: Callable[[Object], T | None]) -> Callable[[JsonObje
         return None if value is None else (fields.needed(metadata, key, "metadata"), value)
 
     return reduced
+
+
+def _claim(obj: JsonObject) -> tuple[str, ClaimRecord] | None:
+    claim = claim_records.read(obj)
+    return None if claim is None else (claim.uid, claim)
 
 
 def _unhealthy(obj: JsonObject) -> tuple[str, frozenset[int]] | None:

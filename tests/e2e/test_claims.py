@@ -32,7 +32,7 @@ from tests.e2e.claims import (
     slices,
 )
 from tests.e2e.conftest import GPU_GIB, PROFILE
-from tests.e2e.system import FOUND, System, gpushare_json, make_pod, restarts
+from tests.e2e.system import FOUND, System, gpushare, gpushare_json, make_pod, restarts
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -255,6 +255,8 @@ def test_a_pod_that_fits_on_no_gpu_is_told_the_numbers_and_so_is_who_asks(
     told = gpushare_json(system, FOUND, "explain", f"{namespace}/waits")
     assert (told["headline"], numbers in told["summary"]) == ("waits; it fits on no node", True)
     assert gpushare_json(system, 0, "explain", f"{namespace}/p0")["summary"].startswith("it has 20 GiB of GPU ")
+    code, shown, err = gpushare(system, "top", "--once", NODE)
+    assert (code, f"{namespace}/p0" in shown) == (0, True), shown + err
     system.create(namespace, claiming("small", "five"))
     system.running(namespace, "small")
     system.delete(namespace, "p0")

@@ -86,6 +86,7 @@ USED: dict[str, list[Right]] = {
         (names.UNHEALTHY_NAMESPACE, "/configmaps", "list watch", ""),
         (OWN, "/configmaps", "get", names.CONFIG),
         (OWN, "/pods/proxy", "get", ""),  # what containers use
+        ("", "resource.k8s.io/resourceclaims", "list watch", ""),
     ],
     names.SCHEDULER: [(OWN, LEASES, "create", ""), (OWN, LEASES, "get update", names.SCHEDULER)],
 }

@@ -31,13 +31,14 @@ from gpushare.kube import api as kube
 from gpushare.kube.api import KubeApi
 from gpushare.runtime.clock import SystemClock
 from gpushare.units import MemoryUnit
+from gpushare.wire.claims import API
 from gpushare_cli import demo
 from gpushare_cli.console import Streams
 from gpushare_cli.dashboard import command, views
 from gpushare_cli.dashboard.command import Options
 from gpushare_cli.dashboard.picture import Live, Picture
 from testing import clusters
-from testing.builders import Json, make_inventory, make_node, make_pod
+from testing.builders import Json, make_claim, make_inventory, make_node, make_pod
 from testing.clock import ManualClock
 from testing.fakes import http_server, kube_http
 from testing.fakes.kube import FakeKube
@@ -573,11 +574,35 @@ def test_a_terminal_that_gets_narrower_has_no_line_that_is_wider(argv: list[str]
     assert max(len(line.decode()) for line in ESCAPE.sub(b"", last).splitlines()) <= 40
 
 
-def test_a_node_without_a_card_is_told_where_claims_share_all_of_its_gpus(
+def test_gpus_that_claims_share_are_cards_whose_pods_are_those_of_the_claims(
+    api: FakeKube, follow: Callable[..., Followed]
+) -> None:
+    inventory = make_inventory(15, 15, node="given")
+    api.seed("/api/v1/nodes", make_node(replace(inventory, gpus=inventory.gpus[1:], dra=inventory.gpus[:1])))
+    owner = {"kind": "Pod", "name": "web", "uid": "uid-of-web", "controller": True}
+    claim = make_claim("web-gpu", node="given", GPU_0="3Gi")
+    claim["metadata"] |= {"namespace": "team", "ownerReferences": [owner]}
+    api.seed(f"{API}/namespaces/team/resourceclaims", claim)
+    following = follow(api)
+    view = following.until(lambda picture: "given" in picture.nodes).nodes["given"]
+    assert [(card.label, card.total_mib, card.granted_mib) for card in view.cards] == [
+        ("0", 15360, 3072),
+        ("1", 15360, 0),
+    ]
+    assert [(block.namespace, block.name, block.granted_mib) for block in view.cards[0].blocks] == [
+        ("team", "web", 3072)
+    ]
+    assert view.claimed == ()
+    api.delete(f"{API}/namespaces/team/resourceclaims/web-gpu")
+    following.until(lambda picture: not picture.nodes["given"].cards[0].blocks)
+
+
+def test_who_may_not_read_claims_is_told_how_many_gpus_they_share(
     api: FakeKube, follow: Callable[..., Followed]
 ) -> None:
     inventory = make_inventory(15, node="given")
     api.seed("/api/v1/nodes", make_node(replace(inventory, gpus=(), dra=inventory.gpus)))
+    api.fail_next(lambda call: call.path == f"{API}/resourceclaims", kube.ForbiddenError("no"), times=99)
     picture = follow(api).until(lambda picture: "given" in picture.nodes)
     assert "nodes that share all of their GPUs by ResourceClaims: 1; see gpushare inspect" in picture.overview.notes
     assert picture.nodes["given"].claimed == ("GPU-0",)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gpushare import names
+from gpushare.cluster import claim_records
 from gpushare.kube import api as kube
 from gpushare.kube.api import Reply
 from gpushare.model.gpu import GpuHealth
@@ -141,6 +142,19 @@ def test_bars_count_them_and_the_dashboard_tells_that_a_gpu_has_become_one() -> 
     assert shown[2:] == ["  2 GPUs shared by ResourceClaims; see gpushare inspect"]
     told = views.health_changes("node-a", before, after, datetime(2026, 11, 1, tzinfo=UTC))
     assert {(each.text, each.warning) for each in told} == {("is shared by ResourceClaims now", False)}
+
+
+def test_bars_show_what_claims_hold_of_each_of_them() -> None:
+    claims = [found for each in (*CLAIMS, *OTHERS) if (found := claim_records.read(each))]
+    view = views.of_node(make_node(SPLIT), [POD], frozenset(), None, claims)
+    assert view is not None
+    shown = [
+        line.split("]")[1].split()[:2]
+        for line in console.printed(bars.of_nodes([view], bars.MARKS[False]), Look()).splitlines()
+        if "[" in line
+    ]
+    assert shown == [["3/15", "GiB"], ["7.5/15", "GiB"], ["4.0/15", "GiB"]]
+    assert [len(card.blocks) for card in view.cards] == [1, 3, 2]
 
 
 # `explain`.
