@@ -22,7 +22,7 @@ from gpushare.model.ledger import NodeLedger, RefusalReason
 from gpushare.units import ResourceConfig
 from gpushare.wire import claim_templates, hand_over
 from testing import ledgers
-from testing.builders import make_container, make_inventory, make_node
+from testing.builders import make_container, make_inventory, make_node, make_pod
 from testing.controller.bypassing import changed
 from testing.controller.world import CLAIMS, NODES, PODS, bind_args, is_binding, path_of
 from testing.fakes.kube import Delayed, FakeKube, LandsLater
@@ -288,6 +288,11 @@ def test_pods_with_claims_are_told_what_they_lack_and_a_server_without_claims_ke
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
     }
     api.seed(CLAIMS.replace("v1/", "v1/namespaces/team/", 1), claim)
+    pod = make_pod(make_container(), name="web", namespace="team")
+    pod["metadata"]["uid"] = "uid-of-web"
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "x"}]
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    api.seed("/api/v1/namespaces/team/pods", pod)
     with leading(api, clock) as first:
         events = "/api/v1/namespaces/team/events"
         clock.eventually("the pod is told", lambda: any(NO_NODES in each["message"] for each in api.objects(events)))
