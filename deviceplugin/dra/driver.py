@@ -212,9 +212,10 @@ class ClaimDriver:
         """Put limits in place and write the specs. May raise HandOverError, LimitError."""
         grants = grants_of(claim, inventory)
         others = [each for uid, each in (self.store.prepared or {}).items() if uid != claim.uid]
-        beside = [
-            grant for each in others if _pod(each) == _pod(claim) for grant in grants_of(each, inventory).values()
-        ]
+        beside: list[Grant] = []
+        for each in (each for each in others if _pod(each) == _pod(claim)):
+            with suppress(HandOverError):  # its GPU is gone
+                beside += grants_of(each, inventory).values()
         found = []
         for request, grant in grants.items():
             limits = ContainerEdits()

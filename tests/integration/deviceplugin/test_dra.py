@@ -417,3 +417,15 @@ def test_several_claims_of_one_pod_are_limited_together(world: World) -> None:
     world.kube.seed(CLAIMS, claim("other", ("gpu", 0, "x")))
     world.driver.prepare(ClaimRef("t", "other", "other-uid"))
     assert [[grant.memory_mib for grant in start.of_pod] for start in world.limited] == [[3072], [2048, 3072], [3072]]
+
+
+def test_a_claim_is_prepared_also_where_the_gpu_of_its_pods_other_claim_is_gone(world: World) -> None:
+    pod = claim("first")["status"]["reservedFor"]
+    for name, gpu in (("first", 0), ("second", 1)):
+        made = claim(name, ("gpu", gpu, name))
+        made["status"]["reservedFor"] = pod
+        world.kube.seed(CLAIMS, made)
+    world.driver.prepare(ClaimRef("t", "first", "first-uid"))
+    world.feed.post(replace(INVENTORY, dra=INVENTORY.dra[1:]))
+    world.driver.prepare(ClaimRef("t", "second", "second-uid"))
+    assert [grant.memory_mib for grant in world.limited[-1].of_pod] == [3072]
