@@ -184,7 +184,7 @@ def node_row(inventory: NodeInventory, on_it: Iterable[Object], notes: list[str]
 
 def claimed_row(inventory: NodeInventory, claims: Iterable[ClaimRecord]) -> NodeRow:
     """Of a node's GPUs of mode dra, with what claims hold of them in place of pods: a row for each claim's pod."""
-    inventory = replace(inventory, gpus=inventory.dra, dra=())
+    inventory = replace(inventory, gpus=inventory.dra, dra=(), unit=MemoryUnit(1))  # claims count no units
     known = {claims_wire.device_name(gpu.uuid): gpu.uuid for gpu in inventory.gpus}
     pods = []
     for claim in claims:

@@ -155,6 +155,10 @@ def test_bars_show_what_claims_hold_of_each_of_them() -> None:
     ]
     assert shown == [["3/15", "GiB"], ["7.5/15", "GiB"], ["4.0/15", "GiB"]]
     assert [len(card.blocks) for card in view.cards] == [1, 3, 2]
+    odd = replace(SPLIT, dra=(replace(PLAIN.gpus[1], memory_mib=15100),))
+    view = views.of_node(make_node(odd), [], frozenset(), None, [])
+    assert view is not None
+    assert [card.total_mib for card in view.cards] == [15360, 15100], "claims get what is beyond whole units, too"
 
 
 # `explain`.
