@@ -162,9 +162,7 @@ class Leadership:
 
     def _watch(self, watch: Reflector[Any] | OptionalWatch[Any]) -> None:
         while not self._stop_working.is_set():
-            watch.run(
-                self._stop_working
-            )  # ends before where it may: an older server has no claims, or there is no right
+            watch.run(self._stop_working)  # ends early where an older server has no such objects, or a right is missing
             self.clock.wait(self._stop_working, ASK_AGAIN_S)
 
     def _dead_watch(self) -> bool:
